@@ -20,6 +20,15 @@ Error Error::In(std::string outer) const {
   return error;
 }
 
+std::string Printable(std::string_view name, size_t max_length) {
+  std::string text(name.substr(0, max_length));
+  for (char& c : text) {
+    if (c < 0x20 || c > 0x7e) c = '?';
+  }
+  if (name.size() > max_length) text += "...";
+  return text;
+}
+
 std::unexpected<Error> FailErrno(std::string object, std::string what, int error_number) {
   return Fail(std::move(object), std::move(what) + ": " + std::strerror(error_number));
 }

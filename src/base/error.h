@@ -6,6 +6,7 @@
 #include <expected>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace sluice::base {
@@ -35,6 +36,10 @@ inline std::unexpected<Error> Fail(std::string object, std::string got, std::str
 
 // Fail with the text of errno: Fail("out.pack", "cannot write: No space left on device").
 std::unexpected<Error> FailErrno(std::string object, std::string what, int error_number);
+
+// A name out of a file, fit for a message: what is not printable ASCII becomes '?', and what is
+// longer than `max_length` is cut.
+std::string Printable(std::string_view name, size_t max_length = 96);
 
 }  // namespace sluice::base
 
