@@ -2,6 +2,7 @@
 
 #include <array>
 #include <bit>
+#include <cstring>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -17,12 +18,11 @@ class Output {
  public:
   template <typename T>
   void Number(T value) {
-    const auto* bytes = reinterpret_cast<const uint8_t*>(&value);
-    bytes_.insert(bytes_.end(), bytes, bytes + sizeof(T));
+    Append(&value, sizeof(T));
   }
   void String(std::string_view text) {
     Number(uint64_t{text.size()});
-    bytes_.insert(bytes_.end(), text.begin(), text.end());
+    Append(text.data(), text.size());
   }
   void PadTo(uint64_t alignment) {
     bytes_.resize((bytes_.size() + alignment - 1) / alignment * alignment);
@@ -31,6 +31,12 @@ class Output {
   uint64_t size() const { return bytes_.size(); }
 
  private:
+  void Append(const void* data, size_t size) {
+    const size_t end = bytes_.size();
+    bytes_.resize(end + size);
+    if (size > 0) std::memcpy(bytes_.data() + end, data, size);
+  }
+
   std::vector<uint8_t> bytes_;
 };
 
