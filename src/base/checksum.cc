@@ -58,6 +58,7 @@ Sha256::Sha256() : state_(std::make_unique<State>()) {
 }
 Sha256::~Sha256() = default;
 Sha256::Sha256(Sha256&&) noexcept = default;
+Sha256& Sha256::operator=(Sha256&&) noexcept = default;
 
 void Sha256::Update(std::span<const uint8_t> bytes) {
   SLUICE_CHECK(EVP_DigestUpdate(state_->context, bytes.data(), bytes.size()) == 1);

@@ -16,6 +16,7 @@ class Sha256 {
   Sha256();
   ~Sha256();
   Sha256(Sha256&&) noexcept;
+  Sha256& operator=(Sha256&&) noexcept;
   void Update(std::span<const uint8_t> bytes);
   // 64 lower-case hexadecimal digits; call once.
   std::string Finish();

@@ -9,7 +9,7 @@
 
 namespace sluice::fixed {
 
-// rs(x, s) for s > 0: x / 2^s rounded half up, (x + 2^(s-1)) >> s. |x| < 2^61.
+// rs(x, s) for s > 0: x / 2^s rounded half up, (x + 2^(s-1)) >> s. |x| <= 2^62.
 // Any s is allowed: from 62 on the result is 0. For s <= 0 see RoundShiftSat32.
 constexpr int64_t RoundShift(int64_t x, int s) {
   if (s >= 62) return 0;
