@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <limits>
 
 #include "base/check.h"
 
@@ -219,6 +220,21 @@ std::string ListTensorTypes(bool only_floats) {
     list += traits.name;
   }
   return list;
+}
+
+std::optional<uint64_t> TensorBytes(TensorType type, std::span<const uint64_t> dims) {
+  const TypeTraits& traits = Traits(type);
+  if (dims.empty() || dims[0] == 0 || dims[0] % traits.block_values != 0) return std::nullopt;
+  constexpr uint64_t kLimit = std::numeric_limits<int64_t>::max();
+  // The number of values itself stays within 63 bits, so that products of dimensions are safe.
+  uint64_t values = 1;
+  for (const uint64_t dim : dims) {
+    if (dim == 0 || values > kLimit / dim) return std::nullopt;
+    values *= dim;
+  }
+  const uint64_t blocks = values / traits.block_values;
+  if (blocks > kLimit / traits.block_bytes) return std::nullopt;
+  return blocks * traits.block_bytes;
 }
 
 float HalfToFloat(uint16_t half) {

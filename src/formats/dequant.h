@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -48,6 +49,11 @@ const TypeTraits& Traits(TensorType type);
 std::string_view TypeName(TensorType type);
 // "F32, F16, ...", for messages; with `only_floats`, those that DequantizeRow takes.
 std::string ListTensorTypes(bool only_floats);
+
+// Bytes of a tensor of this type and these dimensions, fastest-varying first; nullopt if they do
+// not fit 63 bits, a dimension is zero, or dims[0] is no multiple of the block. (For types whose
+// block is one value the order does not matter.)
+std::optional<uint64_t> TensorBytes(TensorType type, std::span<const uint64_t> dims);
 
 // The float32 values of a run of whole blocks. out.size() is a multiple of the type's block_values,
 // bytes.size() == out.size() / block_values * block_bytes, and the type dequantizes; anything else

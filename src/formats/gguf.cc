@@ -241,21 +241,6 @@ bool IsGguf(std::span<const uint8_t> bytes) {
   return bytes.size() >= kMagic.size() && std::equal(kMagic.begin(), kMagic.end(), bytes.begin());
 }
 
-std::optional<uint64_t> TensorBytes(TensorType type, std::span<const uint64_t> dims) {
-  const TypeTraits& traits = Traits(type);
-  if (dims.empty() || dims[0] == 0 || dims[0] % traits.block_values != 0) return std::nullopt;
-  constexpr uint64_t kLimit = std::numeric_limits<int64_t>::max();
-  // The number of values itself stays within 63 bits, so that products of dimensions are safe.
-  uint64_t values = 1;
-  for (const uint64_t dim : dims) {
-    if (dim == 0 || values > kLimit / dim) return std::nullopt;
-    values *= dim;
-  }
-  const uint64_t blocks = values / traits.block_values;
-  if (blocks > kLimit / traits.block_bytes) return std::nullopt;
-  return blocks * traits.block_bytes;
-}
-
 Result<std::shared_ptr<GgufFile>> GgufFile::Open(const std::string& path) {
   SLUICE_TRY(auto mapped, base::MappedFile::Open(path));
   SLUICE_TRY(auto file, FromBytes(mapped->bytes(), path));

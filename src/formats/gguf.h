@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -76,9 +75,5 @@ class GgufFile {
 
 // True if the bytes start with GGUF's magic.
 bool IsGguf(std::span<const uint8_t> bytes);
-
-// Bytes of a tensor of this type and these dimensions; nullopt if they do not fit 63 bits, a
-// dimension is zero, or dims[0] is no multiple of the block.
-std::optional<uint64_t> TensorBytes(TensorType type, std::span<const uint64_t> dims);
 
 }  // namespace sluice::formats

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
+#include "formats/file_matrix.h"
 
 namespace sluice::formats {
 namespace {
@@ -47,52 +47,6 @@ constexpr std::string_view kRopeFreqs = "rope_freqs.weight";
 // rope.freq_base.
 constexpr std::array<std::string_view, 2> kIgnoredLayerNames = {"attn_rot_embd.weight",
                                                                 "attn_rot_embd"};
-
-// A matrix in the file, dequantised as it is read.
-class GgufMatrix : public model::FloatTensor {
- public:
-  // With head_dim > 0 the file's rows of every head have RoPE pairs adjacent, and row
-  // (head, half, i) of the result is the file's row (head, i, half).
-  GgufMatrix(std::shared_ptr<const GgufFile> file, const GgufTensor& tensor, uint32_t head_dim)
-      : FloatTensor(tensor.rows(), tensor.cols()),
-        file_(std::move(file)),
-        data_(file_->Data(tensor)),
-        type_(tensor.type),
-        row_bytes_(tensor.bytes / tensor.rows()),
-        head_dim_(head_dim) {}
-
-  void ReadRows(uint64_t first, uint64_t count, std::span<float> out) const override {
-    SLUICE_CHECK(first <= rows() && count <= rows() - first && out.size() == count * cols());
-    if (head_dim_ == 0) {
-      const auto part = data_.subspan(first * row_bytes_, count * row_bytes_);
-      DequantizeRow(type_, part, out);
-      if (file_->file() != nullptr && part.size() >= kDropBytes)
-        file_->file()->DropFromMemory(part);
-      return;
-    }
-    for (uint64_t i = 0; i < count; ++i) {
-      DequantizeRow(type_, data_.subspan(FileRow(first + i) * row_bytes_, row_bytes_),
-                    out.subspan(i * cols(), cols()));
-    }
-  }
-  std::string_view type_name() const override { return TypeName(type_); }
-
- private:
-  // Reads of this size are passes over a large matrix, whose pages need not stay.
-  static constexpr size_t kDropBytes = 1 << 20;
-
-  uint64_t FileRow(uint64_t row) const {
-    const uint64_t in_head = row % head_dim_;
-    const uint64_t pairs = head_dim_ / 2;
-    return row - in_head + in_head % pairs * 2 + in_head / pairs;
-  }
-
-  std::shared_ptr<const GgufFile> file_;
-  std::span<const uint8_t> data_;
-  TensorType type_;
-  uint64_t row_bytes_;
-  uint32_t head_dim_;
-};
 
 // Looks up a family's keys; errors name the file.
 class Keys {
@@ -312,8 +266,10 @@ Result<model::Model> ReadGgufModel(std::shared_ptr<GgufFile> file) {
       return Fail(object, fmt::format("{} rows", tensor.rows()),
                   fmt::format("a multiple of an even head size ({})", h.head_dim));
     }
-    model.Add(place->role, place->layer,
-              std::make_shared<GgufMatrix>(file, tensor, permuted ? h.head_dim : 0));
+    model.Add(
+        place->role, place->layer,
+        std::make_shared<FileMatrix>(file, file->file().get(), file->Data(tensor), tensor.type,
+                                     tensor.rows(), tensor.cols(), permuted ? h.head_dim : 0));
   }
   SLUICE_TRY_VOID(model.Validate());
   model.metadata = file->TakeMetadata();

@@ -4,13 +4,28 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <vector>
 
+#include "base/mapped_file.h"
 #include "formats/gguf_model.h"
+#include "formats/hf_model.h"
+#include "formats/safetensors.h"
 
 namespace sluice::formats {
 
-base::Result<model::Model> OpenModel(const std::string& path) { return ReadGgufModel(path); }
+base::Result<model::Model> OpenModel(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) return ReadHfModel(path);
+  SLUICE_TRY(const auto file, base::MappedFile::Open(path));
+  if (IsGguf(file->bytes())) return ReadGgufModel(path);
+  if (IsSafetensors(file->bytes())) {
+    return base::Fail(path, "a safetensors file, which holds the weights only",
+                      "the folder with config.json and tokenizer.json beside it");
+  }
+  return base::Fail(path, "neither a folder nor a GGUF file",
+                    "a GGUF file, or a folder with config.json, tokenizer.json and safetensors");
+}
 
 base::Status CheckFinite(const model::FloatTensor& tensor, std::string_view name) {
   constexpr uint64_t kValuesAtOnce = 1 << 18;
