@@ -1,0 +1,556 @@
+#include "quant/search.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "base/check.h"
+#include "model/gemm.h"
+
+// The inner loops run over 16 lanes and are compiled for several instruction sets. Additions are
+// never reordered across lanes, so all of them give the same bits.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
+#define SLUICE_VECTOR_CLONES \
+  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define SLUICE_VECTOR_CLONES
+#endif
+
+namespace sluice::quant {
+namespace {
+
+constexpr size_t kLanes = 16;
+constexpr size_t kMaxGroup = 64;
+
+// How values become levels.
+enum class Grid : uint8_t { kSluice16, kLinear4, kLinear8 };
+
+Grid GridOf(const MatrixFormat& format) {
+  if (format.bits == 8) return Grid::kLinear8;
+  return format.codebook == Codebook::kSluice16 ? Grid::kSluice16 : Grid::kLinear4;
+}
+
+// The largest magnitude of a level, which is negative in the linear grids: scales of both signs are
+// tried, so a group's largest weight can take it.
+float LargestLevel(Grid grid) {
+  return grid == Grid::kSluice16 ? 15 : grid == Grid::kLinear4 ? 8 : -float{kMinWeight8};
+}
+
+// The level nearest to x, as a float. For the codebook, a ladder of its midpoints, which compilers
+// turn into masked additions.
+template <Grid grid>
+inline float Nearest(float x) {
+  if constexpr (grid == Grid::kSluice16) {
+    float level = -15;
+    level += x > -13.0f ? 4.0f : 0.0f;
+    level += x > -9.5f ? 3.0f : 0.0f;
+    level += x > -7.0f ? 2.0f : 0.0f;
+    level += x > -5.0f ? 2.0f : 0.0f;
+    level += x > -3.0f ? 2.0f : 0.0f;
+    level += x > -1.5f ? 1.0f : 0.0f;
+    level += x > -0.5f ? 1.0f : 0.0f;
+    level += x > 0.5f ? 1.0f : 0.0f;
+    level += x > 1.5f ? 1.0f : 0.0f;
+    level += x > 2.5f ? 1.0f : 0.0f;
+    level += x > 4.0f ? 2.0f : 0.0f;
+    level += x > 6.0f ? 2.0f : 0.0f;
+    level += x > 8.0f ? 2.0f : 0.0f;
+    level += x > 10.5f ? 3.0f : 0.0f;
+    level += x > 13.5f ? 3.0f : 0.0f;
+    return level;
+  } else {
+    constexpr float kLow = grid == Grid::kLinear4 ? -8 : kMinWeight8;
+    constexpr float kHigh = grid == Grid::kLinear4 ? 7 : kMaxWeight8;
+    // Adding 1.5 * 2^23 leaves the nearest integer in the low bits.
+    constexpr float kRound = 12582912.0f;
+    float clipped = x < kLow ? kLow : x;
+    clipped = clipped > kHigh ? kHigh : clipped;
+    return (clipped + kRound) - kRound;
+  }
+}
+
+int16_t StoredWeight(Grid grid, float level) {
+  const auto value = static_cast<int16_t>(level);
+  if (grid == Grid::kLinear8) return value;
+  if (grid == Grid::kLinear4) return static_cast<int16_t>(value + 8);
+  static const auto kIndex = [] {
+    std::array<int16_t, 31> index{};
+    const auto levels = Levels(Codebook::kSluice16);
+    for (size_t i = 0; i < levels.size(); ++i) {
+      index[static_cast<size_t>(levels[i] + 15)] = static_cast<int16_t>(i);
+    }
+    return index;
+  }();
+  return kIndex[static_cast<size_t>(value + 15)];
+}
+
+// ---------------------------------------------------------------- search by weighted error
+
+// Least-squares sums of one group at inverse scale `inverse`.
+struct Fit {
+  float cross = 0;   // sum d w level
+  float square = 0;  // sum d level^2
+};
+
+float SumLanes(const float* lanes) {
+  float sum[4];
+  for (size_t i = 0; i < 4; ++i) sum[i] = (lanes[i] + lanes[i + 4]) + (lanes[i + 8] + lanes[i + 12]);
+  return (sum[0] + sum[2]) + (sum[1] + sum[3]);
+}
+
+template <Grid grid>
+inline Fit FitGroupBody(const float* w, const float* d, size_t size, float inverse) {
+  float cross[kLanes] = {};
+  float square[kLanes] = {};
+  for (size_t i = 0; i < size; i += kLanes) {
+    for (size_t j = 0; j < kLanes; ++j) {
+      const float level = Nearest<grid>(w[i + j] * inverse);
+      const float weighted = d[i + j] * level;
+      cross[j] += weighted * w[i + j];
+      square[j] += weighted * level;
+    }
+  }
+  return {SumLanes(cross), SumLanes(square)};
+}
+
+SLUICE_VECTOR_CLONES Fit FitGroup16(const float* w, const float* d, size_t size, float inverse) {
+  return FitGroupBody<Grid::kSluice16>(w, d, size, inverse);
+}
+SLUICE_VECTOR_CLONES Fit FitGroupLinear4(const float* w, const float* d, size_t n, float inverse) {
+  return FitGroupBody<Grid::kLinear4>(w, d, n, inverse);
+}
+SLUICE_VECTOR_CLONES Fit FitGroupLinear8(const float* w, const float* d, size_t n, float inverse) {
+  return FitGroupBody<Grid::kLinear8>(w, d, n, inverse);
+}
+
+Fit FitGroup(Grid grid, const float* w, const float* d, size_t size, float inverse) {
+  switch (grid) {
+    case Grid::kSluice16:
+      return FitGroup16(w, d, size, inverse);
+    case Grid::kLinear4:
+      return FitGroupLinear4(w, d, size, inverse);
+    case Grid::kLinear8:
+      return FitGroupLinear8(w, d, size, inverse);
+  }
+  return {};
+}
+
+// Candidate scales, as shares of the scale at which the group's largest weight meets the largest
+// level. Above 1 pays where the codebook's steps fit the bulk better.
+std::span<const float> ScaleShares(Grid grid) {
+  static constexpr std::array<float, 16> kFourBit = {0.52f, 0.58f, 0.64f, 0.69f, 0.74f, 0.78f,
+                                                     0.82f, 0.86f, 0.90f, 0.93f, 0.96f, 0.99f,
+                                                     1.03f, 1.08f, 1.14f, 1.22f};
+  static constexpr std::array<float, 3> kEightBit = {0.97f, 1.0f, 1.03f};
+  if (grid == Grid::kLinear8) return kEightBit;
+  return kFourBit;
+}
+
+// The best real scale of a group; 0 for a group of zeros.
+float BestScale(Grid grid, const float* w, const float* d, size_t size) {
+  float peak = 0;
+  for (size_t i = 0; i < size; ++i) peak = std::max(peak, std::fabs(w[i]));
+  if (peak == 0) return 0;
+  float best_gain = 0;
+  float best = peak / LargestLevel(grid);
+  for (const float sign : {1.0f, -1.0f}) {
+    for (const float share : ScaleShares(grid)) {
+      const float scale = sign * share * peak / LargestLevel(grid);
+      const Fit fit = FitGroup(grid, w, d, size, 1 / scale);
+      if (!(fit.square > 0)) continue;
+      // The error at the best scale for these levels is sum d w^2 - gain.
+      const float gain = fit.cross * fit.cross / fit.square;
+      if (gain > best_gain) {
+        best_gain = gain;
+        best = fit.cross / fit.square;
+      }
+    }
+  }
+  return best;
+}
+
+// The unit of a row whose groups want these scales: as fine as int8 sub-scales and the 31-bit
+// guarantee allow. `room` >= 1 leaves sub-scales room to grow.
+RowScale ChooseRowScale(std::span<const float> scales, const MatrixFormat& format, double room) {
+  double peak = 0;
+  double sum = 0;
+  for (const float scale : scales) {
+    peak = std::max(peak, std::fabs(double{scale}));
+    sum += std::fabs(double{scale});
+  }
+  // Rounding may raise every sub-scale by a half.
+  const double limit = MaxSubScaleSum(format) - 0.5 * static_cast<double>(scales.size()) - 1;
+  SLUICE_CHECK(limit > 0);
+  return EncodeRowScale(room * std::max(peak / 127, sum / limit));
+}
+
+}  // namespace
+
+QuantizedMatrix SearchMatrix(std::span<const float> w, uint32_t rows, uint32_t cols,
+                             MatrixFormat format, std::span<const float> importance,
+                             base::ThreadPool& pool) {
+  SLUICE_CHECK(w.size() == size_t{rows} * cols);
+  SLUICE_CHECK(importance.empty() || importance.size() == cols);
+  QuantizedMatrix result;
+  result.format = format;
+  result.rows = rows;
+  result.cols = cols;
+  const size_t groups = result.groups();
+  const size_t padded = result.padded_cols();
+  const size_t group = format.group;
+  result.weights.resize(rows * padded);
+  result.sub_scales.resize(rows * groups);
+  result.row_mantissa.resize(rows);
+  result.row_exponent.resize(rows);
+  const Grid grid = GridOf(format);
+
+  // A column whose input was never seen still has a weight: a trace of the mean importance.
+  std::vector<float> d(padded, 0);
+  double mean = 0;
+  for (const float value : importance) mean += double{value} / cols;
+  for (size_t c = 0; c < cols; ++c) {
+    d[c] = importance.empty() || mean == 0
+               ? 1.0f
+               : static_cast<float>(double{importance[c]} / mean + 1e-3);
+  }
+
+  constexpr size_t kRowsPerItem = 16;
+  pool.ParallelFor((rows + kRowsPerItem - 1) / kRowsPerItem, [&](size_t item) {
+    std::vector<float> row(padded, 0);
+    std::vector<float> scales(groups);
+    for (size_t r = item * kRowsPerItem; r < std::min<size_t>(rows, (item + 1) * kRowsPerItem);
+         ++r) {
+      std::copy_n(w.data() + r * cols, cols, row.data());
+      for (size_t g = 0; g < groups; ++g) {
+        scales[g] = BestScale(grid, &row[g * group], &d[g * group], group);
+      }
+      const RowScale row_scale = ChooseRowScale(scales, format, 1);
+      result.row_mantissa[r] = row_scale.mantissa;
+      result.row_exponent[r] = row_scale.exponent;
+      const double unit = DecodeRowScale(row_scale);
+      for (size_t g = 0; g < groups; ++g) {
+        const float* values = &row[g * group];
+        // The integer sub-scales around the wanted one, judged by the error they leave.
+        int best = 0;
+        if (unit > 0) {
+          const int wanted = static_cast<int>(std::lround(double{scales[g]} / unit));
+          float best_error = 0;  // relative to sub-scale 0, whose error is sum d w^2
+          const int reach = format.bits == 8 || wanted == 0 ? 0 : std::abs(wanted) < 32 ? 1 : 2;
+          for (int sub = wanted - reach; sub <= wanted + reach; ++sub) {
+            if (sub == 0 || std::abs(sub) > 127 || std::abs(sub) > std::abs(wanted) + 0) continue;
+            const auto scale = static_cast<float>(unit * sub);
+            const Fit fit = FitGroup(grid, values, &d[g * group], group, 1 / scale);
+            const float error = scale * (scale * fit.square - 2 * fit.cross);
+            if (error < best_error) {
+              best_error = error;
+              best = sub;
+            }
+          }
+        }
+        result.sub_scales[r * groups + g] = static_cast<int8_t>(best);
+        const float inverse = best == 0 ? 0 : static_cast<float>(1 / (unit * best));
+        for (size_t c = 0; c < group; ++c) {
+          const float x = values[c] * inverse;
+          const float level = grid == Grid::kSluice16 ? Nearest<Grid::kSluice16>(x)
+                              : grid == Grid::kLinear4 ? Nearest<Grid::kLinear4>(x)
+                                                       : Nearest<Grid::kLinear8>(x);
+          result.weights[r * padded + g * group + c] = StoredWeight(grid, level);
+        }
+      }
+    }
+  });
+  return result;
+}
+
+// ---------------------------------------------------------------- GPTQ
+
+namespace {
+
+constexpr size_t kFactorBlock = 96;
+constexpr double kDamping = 0.01;  // share of the mean of the diagonal
+
+// Cholesky factor of the lower triangle of a[n][n] in place, right-looking by blocks. False if a
+// pivot is not positive.
+bool Cholesky(std::vector<float>& a, size_t n, base::ThreadPool& pool) {
+  std::vector<double> block(kFactorBlock * kFactorBlock);
+  std::vector<double> inverse(kFactorBlock * kFactorBlock);
+  std::vector<float> inverse_float(kFactorBlock * kFactorBlock);
+  std::vector<float> panel;
+  for (size_t first = 0; first < n; first += kFactorBlock) {
+    const size_t size = std::min(kFactorBlock, n - first);
+    const auto at = [&](size_t i, size_t j) -> double& { return block[i * kFactorBlock + j]; };
+    const auto inv = [&](size_t i, size_t j) -> double& { return inverse[i * kFactorBlock + j]; };
+    for (size_t i = 0; i < size; ++i) {
+      for (size_t j = 0; j <= i; ++j) {
+        double sum = double{a[(first + i) * n + first + j]};
+        for (size_t p = 0; p < j; ++p) sum -= at(i, p) * at(j, p);
+        if (i == j) {
+          if (!(sum > 0)) return false;
+          at(i, i) = std::sqrt(sum);
+        } else {
+          at(i, j) = sum / at(j, j);
+        }
+        a[(first + i) * n + first + j] = static_cast<float>(at(i, j));
+      }
+    }
+    const size_t rest = n - first - size;
+    if (rest == 0) break;
+    // Panel below: A L^-T, with L^-1 made explicit so that it is a product.
+    std::fill(inverse.begin(), inverse.end(), 0.0);
+    for (size_t j = 0; j < size; ++j) {
+      inv(j, j) = 1 / at(j, j);
+      for (size_t i = j + 1; i < size; ++i) {
+        double sum = 0;
+        for (size_t p = j; p < i; ++p) sum -= at(i, p) * inv(p, j);
+        inv(i, j) = sum / at(i, i);
+      }
+    }
+    for (size_t i = 0; i < inverse.size(); ++i) inverse_float[i] = static_cast<float>(inverse[i]);
+    panel.resize(rest * size);
+    model::Gemm(&pool, rest, size, size, {&a[(first + size) * n + first], n, 1},
+                {inverse_float.data(), 1, kFactorBlock}, panel.data(), size);
+    pool.ParallelFor(rest, [&](size_t i) {
+      std::copy_n(&panel[i * size], size, &a[(first + size + i) * n + first]);
+    });
+    model::Gemm(&pool, rest, rest, size, {panel.data(), size, 1}, {panel.data(), 1, size},
+                &a[(first + size) * n + first + size], n,
+                {.accumulate = true, .subtract = true, .lower = true});
+  }
+  return true;
+}
+
+}  // namespace
+
+Factor FactorHessian(std::vector<float> hessian, uint32_t cols, uint32_t group,
+                     base::ThreadPool& pool) {
+  const size_t n = cols;
+  SLUICE_CHECK(hessian.size() == n * n);
+  Factor factor;
+  factor.cols = cols;
+  factor.importance.resize(n);
+  double mean = 0;
+  for (size_t i = 0; i < n; ++i) {
+    factor.importance[i] = hessian[i * n + i];
+    mean += double{hessian[i * n + i]} / static_cast<double>(n);
+  }
+  if (!(mean > 0)) mean = 1;
+
+  factor.order.resize(n);
+  std::iota(factor.order.begin(), factor.order.end(), 0u);
+  static_cast<void>(group);
+
+  // R R^T with R upper triangular is the Cholesky factorisation with all columns in reverse order.
+  // The whole array reversed is H with both indices reversed.
+  for (double damping = kDamping;; damping *= 10) {
+    std::vector<float> a(n * n);
+    pool.ParallelFor(n, [&](size_t i) {
+      const size_t row = factor.order[n - 1 - i];
+      for (size_t j = 0; j <= i; ++j) {
+        const size_t col = factor.order[n - 1 - j];
+        a[i * n + j] = row > col ? hessian[row * n + col] : hessian[col * n + row];
+      }
+      a[i * n + i] += static_cast<float>(damping * mean);
+    });
+    if (!Cholesky(a, n, pool)) continue;
+    std::reverse(a.begin(), a.end());
+    factor.r = std::move(a);
+    break;
+  }
+  factor.d.resize(n);
+  for (size_t j = 0; j < n; ++j) factor.d[j] = factor.r[j * n + j] * factor.r[j * n + j];
+  std::vector<float> inverse(n);
+  for (size_t j = 0; j < n; ++j) inverse[j] = 1 / factor.r[j * n + j];
+  pool.ParallelFor(n, [&](size_t i) {
+    for (size_t j = i; j < n; ++j) factor.r[i * n + j] *= inverse[j];
+  });
+  return factor;
+}
+
+namespace {
+
+constexpr size_t kSuperBlock = 512;  // columns between two products with all earlier errors
+
+// One group of kLanes rows, column by column: level = nearest(x * inverse), error fed forward.
+//   w: [size][kLanes] the weights; x: the same with the errors of all earlier groups added
+//   r: R at the group's first row and column, rows `stride` apart; d: [size]
+//   scale, inverse: [kLanes]; levels, errors: [size][kLanes] out; cost: [kLanes] out
+template <Grid grid>
+inline void RunGroupBody(const float* w, const float* x, size_t size, const float* r, size_t stride,
+                         const float* d, const float* scale, const float* inverse, float* levels,
+                         float* errors, float* cost) {
+  for (size_t l = 0; l < kLanes; ++l) cost[l] = 0;
+  for (size_t j = 0; j < size; ++j) {
+    float value[kLanes];
+    for (size_t l = 0; l < kLanes; ++l) value[l] = x[j * kLanes + l];
+    for (size_t i = 0; i < j; ++i) {
+      const float factor = r[i * stride + j];
+      for (size_t l = 0; l < kLanes; ++l) value[l] += factor * errors[i * kLanes + l];
+    }
+    for (size_t l = 0; l < kLanes; ++l) {
+      const float level = Nearest<grid>(value[l] * inverse[l]);
+      const float rounded = level * scale[l];
+      const float miss = value[l] - rounded;
+      levels[j * kLanes + l] = level;
+      errors[j * kLanes + l] = w[j * kLanes + l] - rounded;
+      cost[l] += d[j] * miss * miss;
+    }
+  }
+}
+
+using RunGroup = void (*)(const float* w, const float* x, size_t size, const float* r, size_t stride,
+                          const float* d, const float* scale, const float* inverse, float* levels,
+                          float* errors, float* cost);
+
+#define SLUICE_RUN_GROUP(name, grid)                                                            \
+  SLUICE_VECTOR_CLONES void name(const float* w, const float* x, size_t size, const float* r, size_t stride,    \
+                                 const float* d, const float* scale, const float* inverse,      \
+                                 float* levels, float* errors, float* cost) {                   \
+    RunGroupBody<grid>(w, x, size, r, stride, d, scale, inverse, levels, errors, cost);            \
+  }
+SLUICE_RUN_GROUP(RunGroup16, Grid::kSluice16)
+SLUICE_RUN_GROUP(RunGroupLinear4, Grid::kLinear4)
+SLUICE_RUN_GROUP(RunGroupLinear8, Grid::kLinear8)
+#undef SLUICE_RUN_GROUP
+
+RunGroup RunGroupOf(Grid grid) {
+  return grid == Grid::kSluice16  ? RunGroup16
+         : grid == Grid::kLinear4 ? RunGroupLinear4
+                                  : RunGroupLinear8;
+}
+
+// x[j][lane] += sum over i < count of r[i][j] * errors[i][lane].
+SLUICE_VECTOR_CLONES void FeedForward(const float* errors, size_t count, const float* r,
+                                      size_t stride, size_t size, float* x) {
+  for (size_t j = 0; j < size; ++j) {
+    float value[kLanes];
+    for (size_t l = 0; l < kLanes; ++l) value[l] = x[j * kLanes + l];
+    for (size_t i = 0; i < count; ++i) {
+      const float factor = r[i * stride + j];
+      for (size_t l = 0; l < kLanes; ++l) value[l] += factor * errors[i * kLanes + l];
+    }
+    for (size_t l = 0; l < kLanes; ++l) x[j * kLanes + l] = value[l];
+  }
+}
+
+}  // namespace
+
+QuantizedMatrix GptqMatrix(std::span<const float> w, uint32_t rows, MatrixFormat format,
+                           const Factor& factor, base::ThreadPool& pool) {
+  const size_t n = factor.cols;
+  SLUICE_CHECK(w.size() == size_t{rows} * n);
+  // Row units from the plain search; sub-scales are chosen anew when their group's turn comes.
+  QuantizedMatrix result = SearchMatrix(w, rows, factor.cols, format, factor.importance, pool);
+  const size_t group = format.group;
+  const size_t groups = result.groups();
+  const size_t padded = result.padded_cols();
+  const Grid grid = GridOf(format);
+  const RunGroup run_group = RunGroupOf(grid);
+  const std::span<const float> shares = ScaleShares(grid);
+  const int32_t sum_limit = MaxSubScaleSum(format);
+
+  std::vector<float> updated(size_t{rows} * n);  // w' so far, columns in order
+  std::vector<float> errors(size_t{rows} * n);   // w - value, columns in order
+  pool.ParallelFor(rows, [&](size_t row) {
+    for (size_t j = 0; j < n; ++j) updated[row * n + j] = w[row * n + factor.order[j]];
+  });
+  std::vector<int32_t> sums(rows, 0);
+
+  for (size_t first = 0; first < n; first += kSuperBlock) {
+    const size_t width = std::min(kSuperBlock, n - first);
+    model::Gemm(&pool, rows, width, first, {errors.data(), n, 1}, {&factor.r[first], n, 1},
+                &updated[first], n, {.accumulate = true});
+    pool.ParallelFor((rows + kLanes - 1) / kLanes, [&](size_t item) {
+      const size_t row = item * kLanes;
+      const size_t lanes = std::min(kLanes, rows - row);
+      std::vector<float> block_errors(width * kLanes);
+      std::array<float, kMaxGroup * kLanes> own, x, levels, feedback, best_levels, best_feedback;
+      std::array<float, kLanes> unit{};
+      for (size_t l = 0; l < lanes; ++l) {
+        unit[l] = static_cast<float>(RowUnit(result, static_cast<uint32_t>(row + l)));
+      }
+      for (size_t start = 0; start < width; start += group) {
+        const size_t size = std::min(group, width - start);
+        const size_t at = first + start;
+        const size_t g = factor.order[at] / group;
+        own.fill(0);
+        x.fill(0);
+        for (size_t l = 0; l < lanes; ++l) {
+          for (size_t j = 0; j < size; ++j) {
+            own[j * kLanes + l] = w[(row + l) * n + factor.order[at + j]];
+            x[j * kLanes + l] = updated[(row + l) * n + at + j];
+          }
+        }
+        FeedForward(block_errors.data(), start, &factor.r[first * n + at], n, size, x.data());
+
+        std::array<float, kLanes> peak{}, cost, best_cost;
+        std::array<int, kLanes> best_sub{}, sub;
+        std::array<float, kLanes> scale, inverse;
+        for (size_t l = 0; l < lanes; ++l) {
+          for (size_t j = 0; j < size; ++j) {
+            peak[l] = std::max(peak[l], std::fabs(x[j * kLanes + l]));
+          }
+        }
+        const auto attempt = [&](bool keep_always) {
+          for (size_t l = 0; l < kLanes; ++l) {
+            scale[l] = unit[l] * static_cast<float>(sub[l]);
+            inverse[l] = scale[l] == 0 ? 0 : 1 / scale[l];
+          }
+          run_group(own.data(), x.data(), size, &factor.r[at * n + at], n, &factor.d[at], scale.data(),
+                    inverse.data(), levels.data(), feedback.data(), cost.data());
+          for (size_t l = 0; l < kLanes; ++l) {
+            if (!keep_always && !(cost[l] < best_cost[l])) continue;
+            best_cost[l] = cost[l];
+            best_sub[l] = sub[l];
+            for (size_t j = 0; j < size; ++j) {
+              best_levels[j * kLanes + l] = levels[j * kLanes + l];
+              best_feedback[j * kLanes + l] = feedback[j * kLanes + l];
+            }
+          }
+        };
+        const auto set_sub = [&](size_t l, float wanted) {
+          // What is left for this group when all later ones keep the plain search's sub-scales is
+          // at least its own of the plain search.
+          int limit = 127;
+          int32_t rest = sum_limit - sums[row + l];
+          for (size_t later = g + 1; later < groups; ++later) {
+            rest -= std::abs(int{result.sub_scales[(row + l) * groups + later]});
+          }
+          limit = std::min(limit, std::max(rest, 0));
+          sub[l] = std::clamp(static_cast<int>(std::lround(wanted)), -limit, limit);
+        };
+        sub.fill(0);
+        attempt(true);
+        for (const float sign : {1.0f, -1.0f}) {
+          for (const float share : shares) {
+            for (size_t l = 0; l < lanes; ++l) {
+              const float wanted =
+                  unit[l] == 0 ? 0 : sign * share * peak[l] / (LargestLevel(grid) * unit[l]);
+              set_sub(l, wanted);
+            }
+            attempt(false);
+          }
+        }
+        for (const int step : {-2, -1, 1, 2}) {
+          const std::array<int, kLanes> centre = best_sub;
+          for (size_t l = 0; l < lanes; ++l) set_sub(l, static_cast<float>(centre[l] + step));
+          attempt(false);
+        }
+        for (size_t l = 0; l < lanes; ++l) {
+          result.sub_scales[(row + l) * groups + g] = static_cast<int8_t>(best_sub[l]);
+          sums[row + l] += std::abs(best_sub[l]);
+          for (size_t j = 0; j < size; ++j) {
+            const size_t column = factor.order[at + j];
+            result.weights[(row + l) * padded + column] =
+                StoredWeight(grid, best_levels[j * kLanes + l]);
+            errors[(row + l) * n + at + j] = best_feedback[j * kLanes + l];
+          }
+        }
+        std::copy_n(best_feedback.data(), size * kLanes, &block_errors[start * kLanes]);
+      }
+    });
+  }
+  return result;
+}
+
+}  // namespace sluice::quant
