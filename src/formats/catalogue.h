@@ -25,9 +25,9 @@ struct PypiSource {
 
 // A repository of the Hugging Face hub.
 struct HubSource {
-  std::string repo;                 // "owner/name"
-  std::string revision = "main";    // branch, tag or commit
-  std::optional<std::string> file;  // one GGUF file; absent: the safetensors folder
+  std::string repo;                      // "owner/name"
+  std::string revision = "main";         // branch, tag or commit
+  std::optional<std::string> file = {};  // one GGUF file; absent: the safetensors folder
 };
 
 using ModelSource = std::variant<PypiSource, HubSource>;

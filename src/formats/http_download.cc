@@ -12,7 +12,6 @@
 #include <cctype>
 #include <cerrno>
 #include <charconv>
-#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -22,6 +21,7 @@
 #include <vector>
 
 #include "base/checksum.h"
+#include "formats/hub_text.h"
 #include "formats/hub_url.h"
 
 namespace sluice::formats {
@@ -34,6 +34,8 @@ using base::Result;
 using base::Status;
 
 constexpr int kMaxRedirects = 10;
+// Of the body that comes with a redirect or a failure.
+constexpr uint64_t kMaxIgnoredBytes = uint64_t{4} << 20;
 // An attempt that got this far shows that the connection works, and the count starts again.
 constexpr uint64_t kProgressOfOneAttempt = uint64_t{1} << 20;
 
@@ -63,17 +65,12 @@ struct Transfer {
   CURL* curl;
   Answer answer;
   const Sink* sink;
-  std::optional<Error> sink_error;
+  std::optional<Error> sink_error = {};
+  uint64_t ignored = 0;  // bytes of a body that nobody wants
 };
 
 bool IsGood(long status) { return status == 200 || status == 206; }
 bool IsRedirect(long status) { return status >= 300 && status < 400; }
-
-std::string Lower(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return result;
-}
 
 std::string_view Trim(std::string_view text) {
   const size_t begin = text.find_first_not_of(" \t\r\n");
@@ -91,9 +88,10 @@ size_t OnHeader(char* data, size_t, size_t size, void* user) {
   }
   const size_t colon = line.find(':');
   if (colon == std::string_view::npos) return size;
-  const std::string name = Lower(line.substr(0, colon));
+  const std::string name = LowerCase(line.substr(0, colon));
   const std::string_view value = Trim(line.substr(colon + 1));
-  if (name == "content-type") answer.content_type = Trim(Lower(value.substr(0, value.find(';'))));
+  if (name == "content-type")
+    answer.content_type = Trim(LowerCase(value.substr(0, value.find(';'))));
   if (name == "etag") answer.etag = value;
   if (name == "content-range") answer.content_range = value;
   return size;
@@ -109,21 +107,16 @@ void ReadStatus(Transfer& transfer) {
 size_t OnBody(char* data, size_t, size_t size, void* user) {
   auto& transfer = *static_cast<Transfer*>(user);
   ReadStatus(transfer);
-  if (!IsGood(transfer.answer.status)) return size;
+  if (!IsGood(transfer.answer.status)) {
+    transfer.ignored += size;
+    return transfer.ignored <= kMaxIgnoredBytes ? size : size + 1;
+  }
   const auto bytes = std::span(reinterpret_cast<const uint8_t*>(data), size);
   if (auto status = (*transfer.sink)(transfer.answer, bytes); !status) {
     transfer.sink_error = std::move(status).error();
     return size + 1;  // libcurl's sign for "stop"
   }
   return size;
-}
-
-std::string FirstOfEnvironment(std::initializer_list<const char*> names) {
-  for (const char* name : names) {
-    const char* value = std::getenv(name);
-    if (value != nullptr && *value != '\0') return value;
-  }
-  return {};
 }
 
 std::unexpected<Failure> NetworkFailure(const std::string& url, CURLcode code,
@@ -141,7 +134,9 @@ std::unexpected<Failure> NetworkFailure(const std::string& url, CURLcode code,
       return fail("proxy not found", "a reachable proxy in http_proxy and https_proxy",
                   Retry::kIfReachedBefore);
     case CURLE_COULDNT_CONNECT:
-      return fail("cannot connect", "a server that answers there", Retry::kIfReachedBefore);
+      return fail("cannot connect",
+                  "a network connection, by a proxy in https_proxy if it needs one",
+                  Retry::kIfReachedBefore);
     case CURLE_PEER_FAILED_VERIFICATION:
     case CURLE_SSL_CACERT_BADFILE:
       return fail("its certificate cannot be trusted",
@@ -207,10 +202,11 @@ Attempt<Transfer> SendOnce(const HttpRequest& request, const std::string& url, b
   }
 
   std::string ca_file = request.ca_file;
-  if (ca_file.empty()) ca_file = FirstOfEnvironment({"CURL_CA_BUNDLE", "SSL_CERT_FILE"});
-  const std::string ca_folder = FirstOfEnvironment({"SSL_CERT_DIR"});
+  if (ca_file.empty()) ca_file = Environment("CURL_CA_BUNDLE");
+  if (ca_file.empty()) ca_file = Environment("SSL_CERT_FILE");
+  const std::string ca_folder = Environment("SSL_CERT_DIR");
   std::array<char, CURL_ERROR_SIZE> detail{};
-  Transfer transfer{curl, {}, &sink, {}};
+  Transfer transfer{curl, {}, &sink};
   curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
   curl_easy_setopt(curl, CURLOPT_FOLLOWLOCATION, 0L);
   curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
@@ -437,7 +433,7 @@ class PartFile {
     const auto wrong = [&] {
       return WrongContent("Content-Range \"" + text + "\"", fmt::format("bytes {}-...", size_));
     };
-    if (!Lower(text).starts_with(kUnit)) return wrong();
+    if (!LowerCase(text).starts_with(kUnit)) return wrong();
     const char* end = text.data() + text.size();
     if (std::from_chars(text.data() + kUnit.size(), end, first).ec != std::errc() ||
         first != size_) {

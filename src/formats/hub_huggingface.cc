@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -12,6 +11,7 @@
 #include "base/atomic_file.h"
 #include "base/checksum.h"
 #include "base/mapped_file.h"
+#include "formats/hub_text.h"
 #include "formats/hub_url.h"
 
 namespace sluice::formats {
@@ -28,11 +28,6 @@ constexpr uint64_t kMaxIndexBytes = uint64_t{64} << 20;
 // Written last into a pulled folder: which files make it complete.
 constexpr char kManifest[] = ".sluice-pulled.json";
 constexpr char kShardIndex[] = "model.safetensors.index.json";
-
-std::string Environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 std::string Endpoint() {
   std::string endpoint = Environment("HF_ENDPOINT");

