@@ -25,7 +25,7 @@ struct Block {
   Want want = Want::kLast;
   // If set, called instead of collecting candidates, for each wanted token in order: all logits,
   // [vocab], unit 2^-fixed::kLogitFraction, screened or not always of the full head.
-  std::function<void(uint32_t token, std::span<const int32_t> logits)> use_logits;
+  std::function<void(uint32_t token, std::span<const int32_t> logits)> use_logits = {};
 };
 
 // What one instruction left behind for one token, in the one form in which all executors show it:

@@ -9,6 +9,16 @@
 #include "base/checksum.h"
 
 namespace sluice::pack {
+namespace {
+
+// One per tensor; nullptr if the file has no such list.
+const std::vector<uint32_t>* Checksums(const formats::GgufFile& file) {
+  const model::Value* value = file.metadata().Find(kChecksumsKey);
+  const auto* sums = value ? std::get_if<std::vector<uint32_t>>(value) : nullptr;
+  return sums != nullptr && sums->size() == file.tensors().size() ? sums : nullptr;
+}
+
+}  // namespace
 
 base::Result<std::shared_ptr<const Pack>> Pack::Open(const std::string& path) {
   SLUICE_TRY(auto file, formats::GgufFile::Open(path));
@@ -21,8 +31,10 @@ base::Result<std::shared_ptr<const Pack>> Pack::Open(const std::string& path) {
     return base::Fail(path, fmt::format("pack version {}", *version),
                       fmt::format("{}: pack the model again", kPackVersion));
   }
-  SLUICE_TRY(const auto checksums, file->metadata().GetInts(kChecksumsKey));
-  (void)checksums;
+  if (Checksums(*file) == nullptr) {
+    return base::Fail(path, "no list of checksums",
+                      fmt::format("{} in {}", file->tensors().size(), kChecksumsKey));
+  }
   for (const auto& tensor : file->tensors()) {
     if (tensor.type != formats::TensorType::kI8 || tensor.dims.size() != 1) {
       return base::Fail(fmt::format("{}: tensor {}", path, tensor.name),
@@ -41,12 +53,7 @@ base::Result<std::span<const uint8_t>> Pack::Tensor(std::string_view name) const
 }
 
 base::Status Pack::CheckSums(const base::Progress& progress) const {
-  const model::Value* value = metadata().Find(kChecksumsKey);
-  const auto* sums = value ? std::get_if<std::vector<uint32_t>>(value) : nullptr;
-  if (sums == nullptr || sums->size() != tensors().size()) {
-    return base::Fail(name(), "no list of checksums",
-                      fmt::format("{} in {}", tensors().size(), kChecksumsKey));
-  }
+  const std::vector<uint32_t>* sums = Checksums(*file_);
   uint64_t done = 0;
   for (size_t i = 0; i < tensors().size(); ++i) {
     const auto& tensor = tensors()[i];

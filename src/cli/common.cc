@@ -1,0 +1,223 @@
+#include "cli/common.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+
+#include "base/atomic_file.h"
+#include "base/mapped_file.h"
+#include "formats/hub.h"
+
+namespace sluice::cli {
+namespace {
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::atomic<bool> interrupted{false};
+std::atomic<bool> listening{false};
+
+void OnSignal(int signal) {
+  if (signal == SIGINT && listening) {
+    interrupted = true;
+    return;
+  }
+  base::RemovePartialFiles();
+  ::_exit(128 + signal);
+}
+
+std::string FormatTime(double seconds) {
+  const auto s = static_cast<uint64_t>(seconds + 0.5);
+  return s < 60 ? fmt::format("{} s", s) : fmt::format("{}:{:02} min", s / 60, s % 60);
+}
+
+}  // namespace
+
+ExitCode Report(const base::Error& error) {
+  fmt::print(stderr, "sluice: error: {}\n", error.ToString());
+  return kExitFailed;
+}
+
+base::Progress ProgressBar::Callback() {
+  return [this](std::string_view what, uint64_t done, uint64_t total) { Draw(what, done, total); };
+}
+
+void ProgressBar::Draw(std::string_view what, uint64_t done, uint64_t total) {
+  const bool terminal = ::isatty(STDERR_FILENO) == 1;
+  const double now = Now();
+  if (what != what_) {
+    Finish();
+    what_ = what;
+    started_ = now;
+    drawn_ = -1;
+    if (!terminal) fmt::print(stderr, "{} ...\n", what);
+  }
+  const bool complete = total > 0 && done >= total;
+  if (!terminal || (drawn_ >= 0 && now - drawn_ < 0.1 && !complete)) return;
+  drawn_ = now;
+  open_ = true;
+  if (total == 0) {
+    fmt::print(stderr, "\r\033[K{} {}", what, done);
+  } else {
+    const double share = static_cast<double>(done) / static_cast<double>(total);
+    constexpr int kWidth = 30;
+    const auto filled = static_cast<size_t>(share * kWidth);
+    std::string left;
+    if (done > 0 && !complete && now - started_ > 1) {
+      left = ", " + FormatTime((now - started_) * (1 - share) / share) + " left";
+    }
+    fmt::print(stderr, "\r\033[K{} [{:<{}}] {:3.0f} %{}", what, std::string(filled, '#'), kWidth,
+               share * 100, left);
+  }
+  std::fflush(stderr);
+}
+
+void ProgressBar::Finish() {
+  if (open_) fmt::print(stderr, "\r\033[K");
+  std::fflush(stderr);
+  open_ = false;
+  what_.clear();
+}
+
+std::atomic<bool>& Interrupted() { return interrupted; }
+
+void InstallSignalHandlers() {
+  struct sigaction action {};
+  action.sa_handler = OnSignal;  // no SA_RESTART: a read at the prompt must return
+  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGTERM, &action, nullptr);
+  ::sigaction(SIGHUP, &action, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+  // A file size limit must come back as an error of write().
+  ::signal(SIGXFSZ, SIG_IGN);
+}
+
+void ListenForInterrupt(bool listen) { listening = listen; }
+
+bool IsPath(const std::string& name_or_path) {
+  std::error_code ignored;
+  return std::filesystem::exists(name_or_path, ignored);
+}
+
+std::string DefaultPackPath(const std::string& name_or_path, const std::string& recipe) {
+  namespace fs = std::filesystem;
+  const std::string recipe_name = fs::path(recipe).stem().string();
+  if (IsPath(name_or_path)) {
+    fs::path source(name_or_path);
+    if (source.filename().empty()) source = source.parent_path();  // "folder/"
+    std::error_code ignored;
+    const std::string stem = fs::is_directory(source, ignored)
+                                 ? fs::weakly_canonical(source, ignored).filename().string()
+                                 : source.stem().string();
+    return fmt::format("{}-{}.sluice.gguf", stem, recipe_name);
+  }
+  std::string name = name_or_path;
+  for (char& c : name) {
+    if (c == '/' || c == ':') c = '-';
+  }
+  return (fs::path(formats::DefaultCacheDir()) / "packs" /
+          fmt::format("{}-{}.sluice.gguf", name, recipe_name))
+      .string();
+}
+
+base::Result<std::string> FindSource(const std::string& name_or_path, bool may_pull) {
+  if (IsPath(name_or_path)) return name_or_path;
+  if (const auto found = formats::FindPulled(name_or_path)) return *found;
+  if (!may_pull) {
+    return base::Fail(name_or_path, "no such file, and no model of that name was pulled",
+                      fmt::format("a path, or `sluice pull {}` first", name_or_path));
+  }
+  ProgressBar bar;
+  return formats::Pull(name_or_path, {.progress = bar.Callback()});
+}
+
+base::Result<std::string> FindPack(const std::string& name_or_path, const std::string& recipe) {
+  if (IsPath(name_or_path)) return name_or_path;
+  const std::string pack = DefaultPackPath(name_or_path, recipe);
+  if (IsPath(pack)) return pack;
+  return base::Fail(name_or_path, "no such file, and no pack of that name",
+                    fmt::format("a path, or `sluice pack {}` first", name_or_path));
+}
+
+void EngineFlags::Add(CLI::App& command) {
+  command.add_option("pack", pack, "Pack: a file, or the name of a model that was packed")
+      ->required();
+  command.add_option("--recipe", recipe, "Which of a named model's packs")->capture_default_str();
+  command.add_option("--on", on, "Machine to run on")
+      ->check(CLI::IsMember({"cpu"}))
+      ->capture_default_str();
+  command.add_option("--engine", options.executor, "Executor: cpu (fast) or ref (the contract)")
+      ->check(CLI::IsMember({"cpu", "ref"}))
+      ->capture_default_str();
+  command.add_option("--threads", options.threads, "Threads; 0: one per core")
+      ->check(CLI::Range(0, 1024));
+  command.add_option("--context", options.context, "Positions to hold; 0: all the pack has")
+      ->check(CLI::Range(0, 65535));
+}
+
+base::Result<std::unique_ptr<session::Engine>> EngineFlags::Open() const {
+  SLUICE_TRY(const std::string path, FindPack(pack, recipe));
+  return session::OpenEngine(path, options);
+}
+
+void SamplerFlags::Add(CLI::App& command) {
+  command.add_option("--temp", options.temperature, "Temperature; 0: always the best token")
+      ->capture_default_str();
+  command.add_option("--top-k", options.top_k, "Keep the best K candidates; 0: all")
+      ->capture_default_str();
+  command.add_option("--top-p", options.top_p, "Keep the best that make up this share")
+      ->capture_default_str();
+  command
+      .add_option("--min-p", options.min_p, "Drop what is less likely than this share of the best")
+      ->capture_default_str();
+  command
+      .add_option("--repeat-penalty", options.repetition_penalty,
+                  "Make tokens of the last --repeat-last-n less likely; 1: off")
+      ->capture_default_str();
+  command.add_option("--repeat-last-n", options.repetition_window, "Tokens that the penalty sees")
+      ->capture_default_str();
+  command.add_option("--seed", options.seed, "Same seed, same text")->capture_default_str();
+  command.add_option("-n,--max-tokens", max_tokens, "Longest answer; 0: until the context is full");
+  command.add_option("--stop", stops, "End the answer before this text (may be repeated)")
+      ->allow_extra_args(false);
+}
+
+base::Result<std::vector<std::vector<int32_t>>> TokenizeFiles(
+    const text::Tokenizer& tokenizer, const std::vector<std::string>& paths) {
+  std::vector<std::vector<int32_t>> sequences;
+  for (const std::string& path : paths) {
+    SLUICE_TRY(const std::string text, base::ReadSmallFile(path, uint64_t{1} << 28));
+    sequences.push_back(tokenizer.Encode(text, false));
+  }
+  return sequences;
+}
+
+std::string Megabytes(uint64_t bytes) {
+  return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
+}
+
+uint64_t PeakMemory() {
+  struct rusage usage {};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<uint64_t>(usage.ru_maxrss) * 1024;
+}
+
+std::string SpeedLine(const session::Answer& answer) {
+  const auto rate = [](uint64_t tokens, double seconds) {
+    return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
+  };
+  // The first token of the answer comes out of the prompt's last block.
+  const uint64_t decoded = answer.tokens.empty() ? 0 : answer.tokens.size() - 1;
+  return fmt::format("prompt {} tokens, {:.1f} tok/s; answer {} tokens, {:.1f} tok/s; {}",
+                     answer.prompt_tokens, rate(answer.prompt_tokens, answer.prompt_seconds),
+                     answer.tokens.size(), rate(decoded, answer.decode_seconds),
+                     session::FinishName(answer.finish));
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,96 @@
+// What the subcommands share: exit codes, messages, progress, finding models and packs.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/progress.h"
+#include "session/engine.h"
+#include "session/session.h"
+#include "text/tokenizer.h"
+
+namespace sluice::cli {
+
+constexpr int kExitGood = 0;
+constexpr int kExitFailed = 1;
+constexpr int kExitUsage = 2;
+
+// A subcommand registers itself and stores what running it returned.
+using ExitCode = int;
+void AddPull(CLI::App& app, ExitCode& exit);
+void AddPack(CLI::App& app, ExitCode& exit);
+void AddInspect(CLI::App& app, ExitCode& exit);
+void AddChat(CLI::App& app, ExitCode& exit);
+void AddRun(CLI::App& app, ExitCode& exit);
+void AddPpl(CLI::App& app, ExitCode& exit);
+void AddVerify(CLI::App& app, ExitCode& exit);
+void AddDoctor(CLI::App& app, ExitCode& exit);
+
+// "sluice: error: ..." on standard error; returns kExitFailed.
+ExitCode Report(const base::Error& error);
+
+// A line that is redrawn on a terminal, with the share done and the time left; on anything else a
+// line per step. Standard error.
+class ProgressBar {
+ public:
+  base::Progress Callback();
+  // Ends the line that is being drawn, if any.
+  void Finish();
+  ~ProgressBar() { Finish(); }
+
+ private:
+  void Draw(std::string_view what, uint64_t done, uint64_t total);
+  std::string what_;
+  double started_ = 0;
+  double drawn_ = -1;
+  bool open_ = false;
+};
+
+// Set by SIGINT while someone listens (chat, run); otherwise SIGINT and SIGTERM end the process,
+// leaving no partial file.
+std::atomic<bool>& Interrupted();
+void InstallSignalHandlers();
+void ListenForInterrupt(bool listen);
+
+// A model's source: a path, or a name that `sluice pull` knows and has fetched (or fetches now, if
+// `may_pull`).
+base::Result<std::string> FindSource(const std::string& name_or_path, bool may_pull);
+// A pack: a path, or a name that was packed before with the recipe.
+base::Result<std::string> FindPack(const std::string& name_or_path, const std::string& recipe);
+// Where `sluice pack` puts the pack of a model.
+std::string DefaultPackPath(const std::string& name_or_path, const std::string& recipe);
+bool IsPath(const std::string& name_or_path);
+
+// Options that run a pack.
+struct EngineFlags {
+  std::string pack;
+  std::string recipe = "balanced";
+  session::EngineOptions options;
+  std::string on = "cpu";
+  void Add(CLI::App& command);
+  base::Result<std::unique_ptr<session::Engine>> Open() const;
+};
+
+// Options that choose tokens.
+struct SamplerFlags {
+  text::SamplerOptions options;
+  uint32_t max_tokens = 0;
+  std::vector<std::string> stops;
+  void Add(CLI::App& command);
+};
+
+// Tokens of whole text files, each from BOS where the model wants one.
+base::Result<std::vector<std::vector<int32_t>>> TokenizeFiles(
+    const text::Tokenizer& tokenizer, const std::vector<std::string>& paths);
+
+std::string Megabytes(uint64_t bytes);
+// Peak resident memory of this process, bytes.
+uint64_t PeakMemory();
+// "41 tokens at 152.3 tok/s" and so on, for the end of an answer.
+std::string SpeedLine(const session::Answer& answer);
+
+}  // namespace sluice::cli
