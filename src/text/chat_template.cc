@@ -26,44 +26,74 @@ bool Contains(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
 
-// A template's source without what has no meaning: white space outside string literals goes, and
-// literals lose their escapes and are written with single quotes (or double ones where they hold a
-// single quote). Text outside {{ }} and {% %} is treated as if it were code, which does no harm
-// for finding things.
+// Stands for a quotation mark that delimits nothing in Canonical()'s result.
+constexpr char kInnerQuote = '\x01';
+
+// A template's source in one notation, for finding things in it: no comments, no white space in
+// code, literals in single quotes and without escapes. Text between the tags stays as it is.
 std::string Canonical(std::string_view source) {
-  std::string out;
+  enum { kText, kCode, kLiteral } state = kText;
   char quote = 0;
+  std::string out;
   for (size_t i = 0; i < source.size(); ++i) {
     const char c = source[i];
-    if (quote == 0) {
-      if (c == '\'' || c == '"') quote = c;
-      if (c == ' ' || c == '\n' || c == '\t' || c == '\r') continue;
-      out += c == '"' ? '\'' : c;
-    } else if (c == '\\' && i + 1 < source.size()) {
-      const char escaped = source[++i];
-      out += escaped == 'n' ? '\n' : escaped == 't' ? '\t' : escaped == 'r' ? '\r' : escaped;
-    } else if (c == quote) {
-      quote = 0;
-      out += '\'';
-    } else {
-      out += c;
+    const std::string_view two = source.substr(i, 2);
+    switch (state) {
+      case kText:
+        if (two == "{#") {
+          i = std::min(source.find("#}", i), source.size() - 2) + 1;
+          break;
+        }
+        if (two == "{{" || two == "{%") state = kCode;
+        out += c == '\'' ? kInnerQuote : c;
+        break;
+      case kCode:
+        if (two == "}}" || two == "%}") {
+          out += two;
+          ++i;
+          state = kText;
+        } else if (c == '\'' || c == '"') {
+          out += '\'';
+          quote = c;
+          state = kLiteral;
+        } else if (c != ' ' && c != '\n' && c != '\t' && c != '\r') {
+          out += c;
+        }
+        break;
+      case kLiteral:
+        if (c == quote) {
+          out += '\'';
+          state = kCode;
+          break;
+        }
+        char plain = c;
+        if (c == '\\' && i + 1 < source.size()) {
+          plain = source[++i];
+          if (plain == 'n') plain = '\n';
+          if (plain == 't') plain = '\t';
+          if (plain == 'r') plain = '\r';
+        }
+        out += plain == '\'' ? kInnerQuote : plain;
+        break;
     }
   }
   return out;
 }
 
-// What stands between `open` and `close` in `text`, at the first `open` that has such a `close`
-// before any `barrier`.
-std::optional<std::string> Between(std::string_view text, std::string_view open,
-                                   std::string_view close, std::string_view barrier) {
+// What stands between `open` and `close` in canonical text, at the first place where it is all one
+// literal or all text.
+std::string FindConstant(std::string_view text, std::string_view open, std::string_view close,
+                         std::string_view otherwise) {
   for (size_t at = 0; (at = text.find(open, at)) != std::string_view::npos;) {
     at += open.size();
     const size_t end = text.find(close, at);
-    if (end == std::string_view::npos) return std::nullopt;
-    const std::string_view between = text.substr(at, end - at);
-    if (!Contains(between, barrier)) return std::string(between);
+    if (end == std::string_view::npos) break;
+    std::string between(text.substr(at, end - at));
+    if (Contains(between, "'") || Contains(between, "{{") || Contains(between, "{%")) continue;
+    std::ranges::replace(between, kInnerQuote, '\'');
+    return between;
   }
-  return std::nullopt;
+  return std::string(otherwise);
 }
 
 std::string Names() {
@@ -166,9 +196,8 @@ Result<ChatTemplate> ChatTemplate::FromMetadata(const model::Metadata& metadata,
 void ChatTemplate::ReadDetails(std::string_view source) {
   switch (family_) {
     case Family::kChatMl:
-      // A literal that holds the whole message is a default; otherwise a quote comes first.
-      default_system_ =
-          Between(source, std::string(kImStart) + "system\n", kImEnd, "'+").value_or(std::string());
+      default_system_ = FindConstant(source, "<|im_start|>system\n", kImEnd, "");
+      writes_bos_ = Contains(source, "bos_token");
       thinking_ = Contains(source, "</think>");
       stop_ = {std::string(kImEnd)};
       break;
@@ -176,9 +205,8 @@ void ChatTemplate::ReadDetails(std::string_view source) {
       stop_ = {eos_};
       break;
     case Family::kLlama3:
-      has_dates_ = Contains(source, "CuttingKnowledgeDate") ||
-                   Contains(source, "Cutting Knowledge Date: December 2023");
-      date_ = Between(source, "setdate_string='", "'", "\n").value_or("26 Jul 2024");
+      has_dates_ = Contains(source, "Cutting Knowledge Date: December 2023");
+      date_ = FindConstant(source, "setdate_string='", "'", "26 Jul 2024");
       stop_ = {"<|eot_id|>"};
       break;
     case Family::kZephyr:
@@ -259,6 +287,7 @@ void ChatTemplate::RenderChatMl(std::span<const Message> messages, bool generate
     out.Special(kImStart).Special(role).Special("\n");
   };
   const auto close = [&] { out.Special(kImEnd).Special("\n"); };
+  if (writes_bos_) out.Special(bos_);
   if (messages[0].role != "system" && !default_system_.empty()) {
     open("system");
     out.Special(default_system_);

@@ -41,10 +41,10 @@ class ChatTemplate {
   // no message, an unknown role, a system message that is not the first, and, where the family
   // needs it (llama-2, mistral, gemma), roles that do not alternate from "user" on.
   //
-  // Equal to what Jinja makes of the model's template, except that a system message goes before
-  // the first user message of families that have no place for it (gemma, early mistral), and that
-  // templates that write today's date (Llama 3.2) get the date that they hold as a fallback, so
-  // that a conversation means the same tokens every day.
+  // Equal to what Jinja makes of the known models' templates, except that a system message goes
+  // before the first user message of families that have no place for it (gemma, early mistral), and
+  // that templates that write today's date (Llama 3.2) get the date that they hold as a fallback,
+  // so that a conversation means the same tokens every day.
   base::Result<std::vector<Segment>> Render(std::span<const Message> messages,
                                             bool add_generation_prompt) const;
 
@@ -67,7 +67,8 @@ class ChatTemplate {
   std::string default_system_;
   std::vector<std::string> stop_;
 
-  bool thinking_ = false;  // chatml: reasoning between <think> and </think> (Qwen3)
+  bool writes_bos_ = false;  // chatml: BOS first (InternLM2)
+  bool thinking_ = false;    // chatml: reasoning between <think> and </think> (Qwen3)
 
   bool has_dates_ = false;  // llama-3: a system message always, with dates before it (3.1, 3.2)
   std::string date_;        // llama-3: as in "26 Jul 2024"
