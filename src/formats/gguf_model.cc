@@ -114,7 +114,8 @@ Result<std::vector<float>> ReadRopeScaling(const Keys& keys, uint32_t head_dim) 
   SLUICE_TRY(const auto old_factor, keys.Float("rope.scale_linear"));
   double factor = old_factor.value_or(1);
   if (type != nullptr && *type != "none" && *type != "linear") {
-    return keys.Wrong("rope.scaling.type", Printable(*type), "none or linear");
+    return keys.Wrong("rope.scaling.type", fmt::format("\"{}\"", Printable(*type)),
+                      "none or linear");
   }
   if (type != nullptr && *type == "linear") {
     SLUICE_TRY(const auto found, keys.Float("rope.scaling.factor"));

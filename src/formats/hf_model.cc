@@ -94,7 +94,7 @@ Result<const model::Family*> ReadFamily(const JsonObject& config) {
   if (family != nullptr) return family;
   std::string list;
   for (const auto& known : model::Families()) list += std::string(known.name) + ", ";
-  return config.Wrong("model_type", Printable(*type), "one of " + list + "mistral");
+  return config.Wrong("model_type", Quoted(*type), "one of " + list + "mistral");
 }
 
 // What the families' code could do but this project does not.
@@ -125,7 +125,7 @@ base::Status RefuseVariants(const JsonObject& config, const model::Family& famil
   }
   SLUICE_TRY(const std::string* activation, config.String("hidden_act"));
   if (activation != nullptr && *activation != "silu") {
-    return config.Wrong("hidden_act", Printable(*activation), "silu");
+    return config.Wrong("hidden_act", Quoted(*activation), "silu");
   }
   SLUICE_TRY(const auto rotated, config.Float("partial_rotary_factor"));
   if (rotated.value_or(1) != 1) {
@@ -197,7 +197,7 @@ Result<RopeScaling> ReadScaling(const std::optional<JsonObject>& scaling) {
   }
   if (type == nullptr || *type == "default") return RopeScaling{"none"};
   if (*type != "linear" && *type != "llama3") {
-    return scaling->Wrong("rope_type", Printable(*type), "default, linear or llama3");
+    return scaling->Wrong("rope_type", Quoted(*type), "default, linear or llama3");
   }
   SLUICE_TRY(const auto factor, scaling->Float("factor"));
   if (!factor) return scaling->Wrong("factor", "missing", "a number");

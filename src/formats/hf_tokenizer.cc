@@ -240,7 +240,7 @@ Result<bool> ReadSpaceHandling(const JsonObject& tokenizer) {
       }
       marks_spaces = true;
     } else {
-      return step.Wrong("type", Printable(type), "Prepend or Replace");
+      return step.Wrong("type", Quoted(type), "Prepend or Replace");
     }
   }
   SLUICE_TRY(const auto pre, Steps(tokenizer.Find("pre_tokenizer"), "pretokenizers",
@@ -252,7 +252,7 @@ Result<bool> ReadSpaceHandling(const JsonObject& tokenizer) {
     SLUICE_TRY(const std::string* replacement, step.String("replacement"));
     SLUICE_TRY(const std::string* scheme, step.String("prepend_scheme"));
     if (type != "Metaspace" || split || replacement == nullptr || *replacement != kSpaceMark) {
-      return step.Wrong("type", Printable(type) + (split ? " that splits" : ""),
+      return step.Wrong("type", Quoted(type) + (split ? " that splits" : ""),
                         "a Metaspace of U+2581 that does not split");
     }
     marks_spaces = true;
@@ -428,10 +428,10 @@ base::Status ReadHfTokenizer(const TokenizerFiles& files, uint32_t rows,
   if (!model) return tokenizer.Wrong("model", "missing", "an object");
   SLUICE_TRY(const std::string* type, model->String("type"));
   // Files of the first years do not name the type of a BPE model.
-  if (type != nullptr && *type != "BPE") return model->Wrong("type", Printable(*type), "BPE");
+  if (type != nullptr && *type != "BPE") return model->Wrong("type", Quoted(*type), "BPE");
   for (const std::string_view key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     SLUICE_TRY(const std::string* text, model->String(key));
-    if (text != nullptr && !text->empty()) return model->Wrong(key, Printable(*text), "none");
+    if (text != nullptr && !text->empty()) return model->Wrong(key, Quoted(*text), "none");
   }
   SLUICE_TRY(const bool sentencepiece, Flag(*model, "byte_fallback", false));
   SLUICE_TRY(const bool whole_words_first, Flag(*model, "ignore_merges", false));
@@ -448,7 +448,7 @@ base::Status ReadHfTokenizer(const TokenizerFiles& files, uint32_t rows,
                                             tokenizer.name() + ": normalizer"));
     for (const JsonObject& step : normalizer) {
       SLUICE_TRY(const std::string step_type, TypeOf(step));
-      if (step_type != "NFC") return step.Wrong("type", Printable(step_type), "NFC or none");
+      if (step_type != "NFC") return step.Wrong("type", Quoted(step_type), "NFC or none");
     }
   }
   if (whole_words_first && pre != "llama-bpe") {

@@ -130,6 +130,8 @@ Result<Json> ParseJson(std::string_view text, const std::string& object) {
   return value;
 }
 
+std::string Quoted(std::string_view text) { return fmt::format("\"{}\"", Printable(text)); }
+
 std::string DescribeJson(const Json& value) {
   switch (value.type()) {
     case Json::value_t::null:
@@ -139,7 +141,7 @@ std::string DescribeJson(const Json& value) {
     case Json::value_t::array:
       return "an array";
     case Json::value_t::string:
-      return "the string \"" + Printable(value.get_ref<const std::string&>(), 40) + "\"";
+      return "the string " + Quoted(value.get_ref<const std::string&>());
     case Json::value_t::boolean:
       return value.get<bool>() ? "true" : "false";
     case Json::value_t::number_integer:

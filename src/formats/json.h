@@ -52,7 +52,9 @@ class JsonObject {
   std::string name_;
 };
 
-// "a string", "an array" ..., for messages.
+// "an array", "the string \"x\"" ..., for messages.
 std::string DescribeJson(const Json& value);
+// A text as it stands in JSON, in quotation marks, fit for a message.
+std::string Quoted(std::string_view text);
 
 }  // namespace sluice::formats

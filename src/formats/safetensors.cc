@@ -59,7 +59,7 @@ Result<SafeTensor> ReadTensor(const std::string& file, const std::string& name, 
   SLUICE_TRY(const std::string* dtype, entry.String("dtype"));
   if (dtype == nullptr) return entry.Wrong("dtype", "missing", "a string");
   const auto type = FindDtype(*dtype);
-  if (!type) return entry.Wrong("dtype", Printable(*dtype), "F32, F16 or BF16");
+  if (!type) return entry.Wrong("dtype", Quoted(*dtype), "F32, F16 or BF16");
   tensor.type = *type;
   SLUICE_TRY(tensor.shape, ReadNumbers(entry, "shape"));
   if (tensor.shape.empty() || tensor.shape.size() > 2) {
