@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <memory>
 #include <numeric>
 
 #include "base/check.h"
@@ -16,6 +17,9 @@
 #else
 #define SLUICE_VECTOR_CLONES
 #endif
+
+// The vectors below pass only between functions that are inlined into each other.
+#pragma GCC diagnostic ignored "-Wpsabi"
 
 namespace sluice::quant {
 namespace {
@@ -39,33 +43,26 @@ float LargestLevel(Grid grid) {
 
 // The level nearest to x, as a float. For the codebook, a ladder of its midpoints, which compilers
 // turn into masked additions.
-template <Grid grid>
-inline float Nearest(float x) {
+template <Grid grid, typename T>
+[[gnu::always_inline]] inline T Nearest(T x) {
+  const T zero{};
   if constexpr (grid == Grid::kSluice16) {
-    float level = -15;
-    level += x > -13.0f ? 4.0f : 0.0f;
-    level += x > -9.5f ? 3.0f : 0.0f;
-    level += x > -7.0f ? 2.0f : 0.0f;
-    level += x > -5.0f ? 2.0f : 0.0f;
-    level += x > -3.0f ? 2.0f : 0.0f;
-    level += x > -1.5f ? 1.0f : 0.0f;
-    level += x > -0.5f ? 1.0f : 0.0f;
-    level += x > 0.5f ? 1.0f : 0.0f;
-    level += x > 1.5f ? 1.0f : 0.0f;
-    level += x > 2.5f ? 1.0f : 0.0f;
-    level += x > 4.0f ? 2.0f : 0.0f;
-    level += x > 6.0f ? 2.0f : 0.0f;
-    level += x > 8.0f ? 2.0f : 0.0f;
-    level += x > 10.5f ? 3.0f : 0.0f;
-    level += x > 13.5f ? 3.0f : 0.0f;
+    constexpr struct {
+      float middle, step;
+    } kLadder[] = {{-13, 4},  {-9.5f, 3}, {-7, 2},   {-5, 2}, {-3, 2}, {-1.5f, 1}, {-0.5f, 1},
+                   {0.5f, 1}, {1.5f, 1},  {2.5f, 1}, {4, 2},  {6, 2},  {8, 2},     {10.5f, 3},
+                   {13.5f, 3}};
+    T level = zero - 15.0f;
+#pragma GCC unroll 15
+    for (const auto& rung : kLadder) level += x > rung.middle ? zero + rung.step : zero;
     return level;
   } else {
     constexpr float kLow = grid == Grid::kLinear4 ? -8 : kMinWeight8;
     constexpr float kHigh = grid == Grid::kLinear4 ? 7 : kMaxWeight8;
     // Adding 1.5 * 2^23 leaves the nearest integer in the low bits.
     constexpr float kRound = 12582912.0f;
-    float clipped = x < kLow ? kLow : x;
-    clipped = clipped > kHigh ? kHigh : clipped;
+    T clipped = x < kLow ? zero + kLow : x;
+    clipped = clipped > kHigh ? zero + kHigh : clipped;
     return (clipped + kRound) - kRound;
   }
 }
@@ -100,12 +97,12 @@ float SumLanes(const float* lanes) {
 }
 
 template <Grid grid>
-inline Fit FitGroupBody(const float* w, const float* d, size_t size, float inverse) {
+[[gnu::always_inline]] inline Fit FitGroupBody(const float* w, const float* d, size_t size, float inverse) {
   float cross[kLanes] = {};
   float square[kLanes] = {};
   for (size_t i = 0; i < size; i += kLanes) {
     for (size_t j = 0; j < kLanes; ++j) {
-      const float level = Nearest<grid>(w[i + j] * inverse);
+      const float level = Nearest<grid, float>(w[i + j] * inverse);
       const float weighted = d[i + j] * level;
       cross[j] += weighted * w[i + j];
       square[j] += weighted * level;
@@ -252,9 +249,9 @@ QuantizedMatrix SearchMatrix(std::span<const float> w, uint32_t rows, uint32_t c
         const float inverse = best == 0 ? 0 : static_cast<float>(1 / (unit * best));
         for (size_t c = 0; c < group; ++c) {
           const float x = values[c] * inverse;
-          const float level = grid == Grid::kSluice16 ? Nearest<Grid::kSluice16>(x)
-                              : grid == Grid::kLinear4 ? Nearest<Grid::kLinear4>(x)
-                                                       : Nearest<Grid::kLinear8>(x);
+          const float level = grid == Grid::kSluice16 ? Nearest<Grid::kSluice16, float>(x)
+                              : grid == Grid::kLinear4 ? Nearest<Grid::kLinear4, float>(x)
+                                                       : Nearest<Grid::kLinear8, float>(x);
           result.weights[r * padded + g * group + c] = StoredWeight(grid, level);
         }
       }
@@ -371,47 +368,62 @@ namespace {
 
 constexpr size_t kSuperBlock = 512;  // columns between two products with all earlier errors
 
-// One group of kLanes rows, column by column: level = nearest(x * inverse), error fed forward.
-//   w: [size][kLanes] the weights; x: the same with the errors of all earlier groups added
+// One float for each of kLanes rows.
+using Lanes [[gnu::vector_size(sizeof(float) * kLanes)]] = float;
+
+// Sub-scales that are tried together, so that their chains of additions overlap.
+constexpr size_t kTogether = 4;
+
+// One outcome of rounding a group of kLanes rows.
+struct Trial {
+  Lanes scale;
+  Lanes cost;               // what the group adds to the output error
+  Lanes levels[kMaxGroup];  // [columns]
+  Lanes errors[kMaxGroup];  // weight - value
+};
+
+// One group, column by column: each error is fed forward to the columns after it.
+//   w: [size] the weights; x: the same with the errors of all earlier groups added
 //   r: R at the group's first row and column, rows `stride` apart; d: [size]
-//   scale, inverse: [kLanes]; levels, errors: [size][kLanes] out; cost: [kLanes] out
+//   trials: [kTogether], scale in, the rest out
 template <Grid grid>
-inline void RunGroupBody(const float* w, const float* x, size_t size, const float* r, size_t stride,
-                         const float* d, const float* scale, const float* inverse, float* levels,
-                         float* errors, float* cost) {
-  for (size_t l = 0; l < kLanes; ++l) cost[l] = 0;
+[[gnu::always_inline]] inline void RunGroupBody(const Lanes* w, const Lanes* x, size_t size, const float* r, size_t stride,
+                         const float* d, Trial* trials) {
+  Lanes inverse[kTogether];
+  for (size_t t = 0; t < kTogether; ++t) {
+    inverse[t] = trials[t].scale == 0.0f ? Lanes{} : 1.0f / trials[t].scale;
+    trials[t].cost = Lanes{};
+  }
   for (size_t j = 0; j < size; ++j) {
-    float value[kLanes];
-    for (size_t l = 0; l < kLanes; ++l) value[l] = x[j * kLanes + l];
+    Lanes value[kTogether];
+    for (size_t t = 0; t < kTogether; ++t) value[t] = x[j];
     for (size_t i = 0; i < j; ++i) {
       const float factor = r[i * stride + j];
-      for (size_t l = 0; l < kLanes; ++l) value[l] += factor * errors[i * kLanes + l];
+      for (size_t t = 0; t < kTogether; ++t) value[t] += factor * trials[t].errors[i];
     }
-    for (size_t l = 0; l < kLanes; ++l) {
-      const float level = Nearest<grid>(value[l] * inverse[l]);
-      const float rounded = level * scale[l];
-      const float miss = value[l] - rounded;
-      levels[j * kLanes + l] = level;
-      errors[j * kLanes + l] = w[j * kLanes + l] - rounded;
-      cost[l] += d[j] * miss * miss;
+    for (size_t t = 0; t < kTogether; ++t) {
+      const Lanes level = Nearest<grid, Lanes>(value[t] * inverse[t]);
+      const Lanes rounded = level * trials[t].scale;
+      const Lanes miss = value[t] - rounded;
+      trials[t].levels[j] = level;
+      trials[t].errors[j] = w[j] - rounded;
+      trials[t].cost += d[j] * miss * miss;
     }
   }
 }
 
-using RunGroup = void (*)(const float* w, const float* x, size_t size, const float* r, size_t stride,
-                          const float* d, const float* scale, const float* inverse, float* levels,
-                          float* errors, float* cost);
-
-#define SLUICE_RUN_GROUP(name, grid)                                                            \
-  SLUICE_VECTOR_CLONES void name(const float* w, const float* x, size_t size, const float* r, size_t stride,    \
-                                 const float* d, const float* scale, const float* inverse,      \
-                                 float* levels, float* errors, float* cost) {                   \
-    RunGroupBody<grid>(w, x, size, r, stride, d, scale, inverse, levels, errors, cost);            \
+#define SLUICE_RUN_GROUP(name, grid)                                                          \
+  SLUICE_VECTOR_CLONES void name(const Lanes* w, const Lanes* x, size_t size, const float* r, \
+                                 size_t stride, const float* d, Trial* trials) {              \
+    RunGroupBody<grid>(w, x, size, r, stride, d, trials);                                     \
   }
 SLUICE_RUN_GROUP(RunGroup16, Grid::kSluice16)
 SLUICE_RUN_GROUP(RunGroupLinear4, Grid::kLinear4)
 SLUICE_RUN_GROUP(RunGroupLinear8, Grid::kLinear8)
 #undef SLUICE_RUN_GROUP
+
+using RunGroup = void (*)(const Lanes* w, const Lanes* x, size_t size, const float* r,
+                          size_t stride, const float* d, Trial* trials);
 
 RunGroup RunGroupOf(Grid grid) {
   return grid == Grid::kSluice16  ? RunGroup16
@@ -419,17 +431,23 @@ RunGroup RunGroupOf(Grid grid) {
                                   : RunGroupLinear8;
 }
 
-// x[j][lane] += sum over i < count of r[i][j] * errors[i][lane].
-SLUICE_VECTOR_CLONES void FeedForward(const float* errors, size_t count, const float* r,
-                                      size_t stride, size_t size, float* x) {
-  for (size_t j = 0; j < size; ++j) {
-    float value[kLanes];
-    for (size_t l = 0; l < kLanes; ++l) value[l] = x[j * kLanes + l];
-    for (size_t i = 0; i < count; ++i) {
-      const float factor = r[i * stride + j];
-      for (size_t l = 0; l < kLanes; ++l) value[l] += factor * errors[i * kLanes + l];
+// x[j] += sum over i < count of r[i][j] * errors[i], for j < size.
+SLUICE_VECTOR_CLONES void FeedForward(const Lanes* errors, size_t count, const float* r,
+                                      size_t stride, size_t size, Lanes* x) {
+  constexpr size_t kColumns = 4;  // independent chains
+  for (size_t j = 0; j < size; j += kColumns) {
+    const size_t columns = std::min(kColumns, size - j);
+    Lanes sum[kColumns] = {};
+    if (columns == kColumns) {
+      for (size_t i = 0; i < count; ++i) {
+        for (size_t c = 0; c < kColumns; ++c) sum[c] += r[i * stride + j + c] * errors[i];
+      }
+    } else {
+      for (size_t i = 0; i < count; ++i) {
+        for (size_t c = 0; c < columns; ++c) sum[c] += r[i * stride + j + c] * errors[i];
+      }
     }
-    for (size_t l = 0; l < kLanes; ++l) x[j * kLanes + l] = value[l];
+    for (size_t c = 0; c < columns; ++c) x[j + c] += sum[c];
   }
 }
 
@@ -463,9 +481,11 @@ QuantizedMatrix GptqMatrix(std::span<const float> w, uint32_t rows, MatrixFormat
     pool.ParallelFor((rows + kLanes - 1) / kLanes, [&](size_t item) {
       const size_t row = item * kLanes;
       const size_t lanes = std::min(kLanes, rows - row);
-      std::vector<float> block_errors(width * kLanes);
-      std::array<float, kMaxGroup * kLanes> own, x, levels, feedback, best_levels, best_feedback;
-      std::array<float, kLanes> unit{};
+      const auto block_errors = std::make_unique<std::array<Lanes, kSuperBlock>>();
+      std::array<Lanes, kMaxGroup> own, x;
+      const auto trials = std::make_unique<std::array<Trial, kTogether>>();
+      const auto best = std::make_unique<Trial>();
+      Lanes unit{};
       for (size_t l = 0; l < lanes; ++l) {
         unit[l] = static_cast<float>(RowUnit(result, static_cast<uint32_t>(row + l)));
       }
@@ -473,80 +493,88 @@ QuantizedMatrix GptqMatrix(std::span<const float> w, uint32_t rows, MatrixFormat
         const size_t size = std::min(group, width - start);
         const size_t at = first + start;
         const size_t g = factor.order[at] / group;
-        own.fill(0);
-        x.fill(0);
+        own.fill(Lanes{});
+        x.fill(Lanes{});
         for (size_t l = 0; l < lanes; ++l) {
           for (size_t j = 0; j < size; ++j) {
-            own[j * kLanes + l] = w[(row + l) * n + factor.order[at + j]];
-            x[j * kLanes + l] = updated[(row + l) * n + at + j];
+            own[j][l] = w[(row + l) * n + factor.order[at + j]];
+            x[j][l] = updated[(row + l) * n + at + j];
           }
         }
-        FeedForward(block_errors.data(), start, &factor.r[first * n + at], n, size, x.data());
+        FeedForward(block_errors->data(), start, &factor.r[first * n + at], n, size, x.data());
 
-        std::array<float, kLanes> peak{}, cost, best_cost;
-        std::array<int, kLanes> best_sub{}, sub;
-        std::array<float, kLanes> scale, inverse;
-        for (size_t l = 0; l < lanes; ++l) {
-          for (size_t j = 0; j < size; ++j) {
-            peak[l] = std::max(peak[l], std::fabs(x[j * kLanes + l]));
-          }
+        Lanes peak{};
+        for (size_t j = 0; j < size; ++j) {
+          const Lanes magnitude = x[j] < 0.0f ? -x[j] : x[j];
+          peak = magnitude > peak ? magnitude : peak;
         }
-        const auto attempt = [&](bool keep_always) {
-          for (size_t l = 0; l < kLanes; ++l) {
-            scale[l] = unit[l] * static_cast<float>(sub[l]);
-            inverse[l] = scale[l] == 0 ? 0 : 1 / scale[l];
-          }
-          run_group(own.data(), x.data(), size, &factor.r[at * n + at], n, &factor.d[at], scale.data(),
-                    inverse.data(), levels.data(), feedback.data(), cost.data());
-          for (size_t l = 0; l < kLanes; ++l) {
-            if (!keep_always && !(cost[l] < best_cost[l])) continue;
-            best_cost[l] = cost[l];
-            best_sub[l] = sub[l];
-            for (size_t j = 0; j < size; ++j) {
-              best_levels[j * kLanes + l] = levels[j * kLanes + l];
-              best_feedback[j * kLanes + l] = feedback[j * kLanes + l];
-            }
-          }
-        };
-        const auto set_sub = [&](size_t l, float wanted) {
-          // What is left for this group when all later ones keep the plain search's sub-scales is
-          // at least its own of the plain search.
-          int limit = 127;
+        // The sub-scales after this group were left their part of the row's sum by the plain
+        // search; what this group may take is the rest.
+        std::array<int, kLanes> limit{}, best_sub{};
+        for (size_t l = 0; l < lanes; ++l) {
           int32_t rest = sum_limit - sums[row + l];
           for (size_t later = g + 1; later < groups; ++later) {
             rest -= std::abs(int{result.sub_scales[(row + l) * groups + later]});
           }
-          limit = std::min(limit, std::max(rest, 0));
-          sub[l] = std::clamp(static_cast<int>(std::lround(wanted)), -limit, limit);
+          limit[l] = std::clamp(rest, 0, 127);
+        }
+        std::array<std::array<int, kLanes>, kTogether> subs{};
+        size_t waiting = 0;
+        bool any = false;
+        const auto run = [&] {
+          for (size_t t = 0; t < kTogether; ++t) {
+            for (size_t l = 0; l < kLanes; ++l) {
+              (*trials)[t].scale[l] = unit[l] * static_cast<float>(subs[t][l]);
+            }
+          }
+          run_group(own.data(), x.data(), size, &factor.r[at * n + at], n, &factor.d[at],
+                    trials->data());
+          for (size_t t = 0; t < waiting; ++t) {
+            const Trial& trial = (*trials)[t];
+            const auto better = any ? trial.cost < best->cost : trial.cost == trial.cost;
+            any = true;
+            for (size_t l = 0; l < lanes; ++l) {
+              if (better[l]) best_sub[l] = subs[t][l];
+            }
+            best->cost = better ? trial.cost : best->cost;
+            for (size_t j = 0; j < size; ++j) {
+              best->levels[j] = better ? trial.levels[j] : best->levels[j];
+              best->errors[j] = better ? trial.errors[j] : best->errors[j];
+            }
+          }
+          waiting = 0;
         };
-        sub.fill(0);
-        attempt(true);
+        const auto attempt = [&](const auto& wanted) {
+          for (size_t l = 0; l < lanes; ++l) {
+            subs[waiting][l] = std::clamp(wanted(l), -limit[l], limit[l]);
+          }
+          if (++waiting == kTogether) run();
+        };
         for (const float sign : {1.0f, -1.0f}) {
           for (const float share : shares) {
-            for (size_t l = 0; l < lanes; ++l) {
-              const float wanted =
-                  unit[l] == 0 ? 0 : sign * share * peak[l] / (LargestLevel(grid) * unit[l]);
-              set_sub(l, wanted);
-            }
-            attempt(false);
+            attempt([&](size_t l) {
+              if (unit[l] == 0) return 0;
+              return static_cast<int>(
+                  std::lround(sign * share * peak[l] / (LargestLevel(grid) * unit[l])));
+            });
           }
         }
+        run();
+        const std::array<int, kLanes> centre = best_sub;
         for (const int step : {-2, -1, 1, 2}) {
-          const std::array<int, kLanes> centre = best_sub;
-          for (size_t l = 0; l < lanes; ++l) set_sub(l, static_cast<float>(centre[l] + step));
-          attempt(false);
+          attempt([&](size_t l) { return centre[l] + step; });
         }
+        run();
         for (size_t l = 0; l < lanes; ++l) {
           result.sub_scales[(row + l) * groups + g] = static_cast<int8_t>(best_sub[l]);
           sums[row + l] += std::abs(best_sub[l]);
           for (size_t j = 0; j < size; ++j) {
-            const size_t column = factor.order[at + j];
-            result.weights[(row + l) * padded + column] =
-                StoredWeight(grid, best_levels[j * kLanes + l]);
-            errors[(row + l) * n + at + j] = best_feedback[j * kLanes + l];
+            result.weights[(row + l) * padded + factor.order[at + j]] =
+                StoredWeight(grid, best->levels[j][l]);
+            errors[(row + l) * n + at + j] = best->errors[j][l];
           }
         }
-        std::copy_n(best_feedback.data(), size * kLanes, &block_errors[start * kLanes]);
+        std::copy_n(best->errors, size, &(*block_errors)[start]);
       }
     });
   }
