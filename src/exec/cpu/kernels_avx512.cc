@@ -1,0 +1,307 @@
+// Kernels for x86-64 with AVX-512 VNNI. One unit of a tile is one vector: lane r holds the four
+// bytes of row r, so that vpdpbusd adds four columns of 16 rows at once.
+#include "exec/cpu/kernels.h"
+
+#if defined(__x86_64__)
+
+#if !defined(__clang__)
+// GCC's own header passes an undefined vector where the mask lets nothing of it through.
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "exec/cpu/loops.h"
+#include "pack/layout.h"
+
+#define SLUICE_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")))
+
+namespace sluice::exec::cpu {
+namespace {
+
+SLUICE_AVX512 SLUICE_INLINE __m512i BroadcastWord(const void* from) {
+  int32_t word;
+  std::memcpy(&word, from, sizeof(word));
+  return _mm512_set1_epi32(word);
+}
+
+// vpdpbusd multiplies unsigned by signed bytes, so weights are taken unsigned, that much too
+// large; the accumulators start at -kOffset * sum(x).
+template <MatrixKind kind>
+constexpr int32_t kOffset = kind == MatrixKind::kCodebook    ? 15
+                            : kind == MatrixKind::kTwoPlanes ? 136
+                                                             : 8;
+
+struct Unit {
+  __m512i first;   // columns 0..3
+  __m512i second;  // columns 4..7
+};
+
+template <MatrixKind kind>
+SLUICE_AVX512 SLUICE_INLINE Unit Unpack(const uint8_t* high, const uint8_t* low) {
+  const __m512i h = _mm512_loadu_si512(high);
+  if constexpr (kind == MatrixKind::kTwoPlanes) {
+    // 16 * high + low of one byte pair: bits of the mask from a, the others from b.
+    const __m512i mask = _mm512_set1_epi8(static_cast<char>(0xf0));
+    const __m512i l = _mm512_loadu_si512(low);
+    constexpr int kSelect = 0xca;  // mask ? a : b
+    return {_mm512_ternarylogic_epi32(mask, _mm512_slli_epi16(h, 4), l, kSelect),
+            _mm512_ternarylogic_epi32(mask, h, _mm512_srli_epi16(l, 4), kSelect)};
+  }
+  const __m512i mask = _mm512_set1_epi8(0x0f);
+  const __m512i first = _mm512_and_si512(h, mask);
+  const __m512i second = _mm512_and_si512(_mm512_srli_epi16(h, 4), mask);
+  if constexpr (kind != MatrixKind::kCodebook) return {first, second};
+  // quant::Codebook::kSluice16, each level + 15.
+  const __m512i levels = _mm512_broadcast_i32x4(
+      _mm_setr_epi8(0, 4, 7, 9, 11, 13, 14, 15, 16, 17, 18, 20, 22, 24, 27, 30));
+  return {_mm512_shuffle_epi8(levels, first), _mm512_shuffle_epi8(levels, second)};
+}
+
+template <MatrixKind kind, int T>
+SLUICE_AVX512 void DotPanel(const Tile& tile, const Panel& panel, int32_t* acc) {
+  const uint32_t units = tile.group / pack::kUnitColumns;
+  const uint8_t* high = tile.high;
+  const uint8_t* low = tile.low;
+  const int8_t* x = panel.x;
+  __m512i sum[T];
+  for (int t = 0; t < T; ++t) sum[t] = _mm512_setzero_si512();
+  for (uint32_t g = 0; g < tile.groups; ++g) {
+    // With few tokens two chains each, so that the latency of vpdpbusd is not the limit.
+    constexpr int kChains = T <= 2 ? 2 : 1;
+    __m512i dot[kChains][T];
+    for (int t = 0; t < T; ++t) {
+      dot[0][t] = _mm512_set1_epi32(-kOffset<kind> * panel.sums[g * T + static_cast<uint32_t>(t)]);
+      if constexpr (kChains == 2) dot[1][t] = _mm512_setzero_si512();
+    }
+    for (uint32_t u = 0; u < units; ++u) {
+      const Unit w = Unpack<kind>(high, low);
+      for (int t = 0; t < T; ++t) {
+        dot[0][t] = _mm512_dpbusd_epi32(dot[0][t], w.first, BroadcastWord(x + 4 * t));
+      }
+      for (int t = 0; t < T; ++t) {
+        auto& chain = dot[kChains - 1][t];
+        chain = _mm512_dpbusd_epi32(chain, w.second, BroadcastWord(x + 4 * (T + t)));
+      }
+      high += pack::kUnitBytes;
+      if constexpr (kind == MatrixKind::kTwoPlanes) low += pack::kUnitBytes;
+      x += 8 * T;
+    }
+    const __m512i scale = _mm512_cvtepi8_epi32(_mm_loadu_si128(
+        reinterpret_cast<const __m128i*>(tile.sub_scales + uint64_t{g} * pack::kTileRows)));
+    for (int t = 0; t < T; ++t) {
+      __m512i d = dot[0][t];
+      if constexpr (kChains == 2) d = _mm512_add_epi32(d, dot[1][t]);
+      if constexpr (kind == MatrixKind::kHighPlane) d = _mm512_slli_epi32(d, 4);
+      // Counts beyond 31 shift the sign in, as the contract wants.
+      const __m512i shift = _mm512_set1_epi32(panel.shifts[g * T + static_cast<uint32_t>(t)]);
+      sum[t] = _mm512_add_epi32(sum[t], _mm512_srav_epi32(_mm512_mullo_epi32(d, scale), shift));
+    }
+  }
+  for (int t = 0; t < T; ++t) _mm512_storeu_si512(acc + 16 * t, sum[t]);
+}
+
+template <MatrixKind kind>
+void Dot(const Tile& tile, const Panel& panel, int32_t* acc) {
+  using Function = void (*)(const Tile&, const Panel&, int32_t*);
+  static constexpr Function kByWidth[kPanelTokens] = {
+      DotPanel<kind, 1>, DotPanel<kind, 2>, DotPanel<kind, 3>, DotPanel<kind, 4>,
+      DotPanel<kind, 5>, DotPanel<kind, 6>, DotPanel<kind, 7>, DotPanel<kind, 8>};
+  kByWidth[panel.width - 1](tile, panel, acc);
+}
+
+// sat32(rs(product, s)) in 64-bit lanes, |product| < 2^47.
+SLUICE_AVX512 SLUICE_INLINE __m256i RoundShiftSat(__m512i product, __m512i s) {
+  const __m512i one = _mm512_set1_epi64(1);
+  const __m512i zero = _mm512_setzero_si512();
+  // s > 0: ((x >> (s - 1)) + 1) >> 1; counts beyond 63 shift the sign in.
+  const __m512i right = _mm512_srai_epi64(
+      _mm512_add_epi64(_mm512_srav_epi64(product, _mm512_sub_epi64(s, one)), one), 1);
+  // s <= 0: saturated to 32 bits, shifted by at most 31, and saturated again below.
+  const __m512i clamped = _mm512_cvtepi32_epi64(_mm512_cvtsepi64_epi32(product));
+  const __m512i count = _mm512_min_epi64(_mm512_sub_epi64(zero, s), _mm512_set1_epi64(31));
+  const __m512i left = _mm512_sllv_epi64(clamped, count);
+  const __mmask8 is_right = _mm512_cmpgt_epi64_mask(s, zero);
+  return _mm512_cvtsepi64_epi32(_mm512_mask_blend_epi64(is_right, left, right));
+}
+
+// The lower and the upper eight lanes, widened.
+SLUICE_AVX512 SLUICE_INLINE __m512i Low(__m512i v) {
+  return _mm512_cvtepi32_epi64(_mm512_castsi512_si256(v));
+}
+SLUICE_AVX512 SLUICE_INLINE __m512i High(__m512i v) {
+  return _mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64(v, 1));
+}
+
+SLUICE_AVX512 void ScaleRows(const int32_t* acc, const uint8_t* row_table, int subtract,
+                             int32_t* y) {
+  const __m512i rows = _mm512_loadu_si512(row_table);
+  const __m512i mantissa = _mm512_srai_epi32(_mm512_slli_epi32(rows, 16), 16);
+  const __m512i exponent = _mm512_srai_epi32(_mm512_slli_epi32(rows, 8), 24);
+  const __m512i s = _mm512_sub_epi32(exponent, _mm512_set1_epi32(subtract));
+  const __m512i a = _mm512_loadu_si512(acc);
+  const __m256i first = RoundShiftSat(_mm512_mul_epi32(Low(a), Low(mantissa)), Low(s));
+  const __m256i second = RoundShiftSat(_mm512_mul_epi32(High(a), High(mantissa)), High(s));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), first);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(y + 8), second);
+}
+
+template <int N>
+SLUICE_AVX512 SLUICE_INLINE void DotKeys(const int8_t* k, const ScoreJob& job, __m512i* dot) {
+  for (int i = 0; i < N; ++i) dot[i] = _mm512_setzero_si512();
+  for (uint32_t c = 0; c < job.head_dim; c += 2) {
+    // Lane t: dimensions c and c + 1 of position t, in 16 bits.
+    const __m512i pairs = _mm512_cvtepi8_epi16(
+        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(k + uint64_t{c} * kKeyBlock)));
+    for (int i = 0; i < N; ++i) {
+      dot[i] = _mm512_dpwssd_epi32(dot[i], pairs, BroadcastWord(job.q[i] + c));
+    }
+  }
+}
+
+template <int N>
+SLUICE_AVX512 void ScoresOf(const ScoreJob& job) {
+  for (uint32_t b = 0; b < job.blocks; ++b) {
+    const uint64_t at = uint64_t{b} * kKeyBlock * job.head_dim;
+    const int8_t* exponent = job.exponent + uint64_t{b} * kKeyBlock;
+    __m512i dot[N];
+    DotKeys<N>(job.k + at, job, dot);
+    if (job.k_low != nullptr) {
+      __m512i low[N];
+      DotKeys<N>(job.k_low + at, job, low);
+      for (int i = 0; i < N; ++i) {
+        alignas(64) int32_t h[kKeyBlock], l[kKeyBlock];
+        _mm512_store_si512(h, dot[i]);
+        _mm512_store_si512(l, low[i]);
+        loops::FinishWideScores(
+            h, l, exponent, -job.q_exponent[i] - job.fraction,
+            job.scores + static_cast<uint32_t>(i) * uint64_t{job.stride} + b * kKeyBlock);
+      }
+      continue;
+    }
+    const __m512i e =
+        _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(exponent)));
+    const __m512i limit = _mm512_set1_epi32(32767);
+    const __m512i minus_limit = _mm512_set1_epi32(-32767);
+    const __m512i one = _mm512_set1_epi32(1);
+    for (int i = 0; i < N; ++i) {
+      // loops::FinishScores.
+      const __m512i s = _mm512_sub_epi32(_mm512_set1_epi32(-job.q_exponent[i] - job.fraction), e);
+      const __m512i right = _mm512_srai_epi32(
+          _mm512_add_epi32(_mm512_srav_epi32(dot[i], _mm512_sub_epi32(s, one)), one), 1);
+      const __m512i count =
+          _mm512_min_epi32(_mm512_sub_epi32(_mm512_setzero_si512(), s), _mm512_set1_epi32(15));
+      const __m512i left =
+          _mm512_sllv_epi32(_mm512_max_epi32(_mm512_min_epi32(dot[i], limit), minus_limit), count);
+      const __m512i score =
+          _mm512_mask_blend_epi32(_mm512_cmpgt_epi32_mask(s, _mm512_setzero_si512()), left, right);
+      _mm256_storeu_si256(
+          reinterpret_cast<__m256i*>(job.scores + static_cast<uint32_t>(i) * uint64_t{job.stride} +
+                                     b * kKeyBlock),
+          _mm512_cvtepi32_epi16(_mm512_max_epi32(_mm512_min_epi32(score, limit), minus_limit)));
+    }
+  }
+}
+
+void Scores(const ScoreJob& job) {
+  using Function = void (*)(const ScoreJob&);
+  static constexpr Function kByCount[kMaxQueries] = {ScoresOf<1>, ScoresOf<2>, ScoresOf<3>,
+                                                     ScoresOf<4>};
+  kByCount[job.n - 1](job);
+}
+
+// Dimensions [begin, begin + 16 * V) of N queries.
+template <int N, int V>
+SLUICE_AVX512 void MixPart(const MixJob& job, uint32_t begin) {
+  // |weight * v| <= 32767 * 127, of which 512 fit 31 bits.
+  constexpr uint32_t kPairs = 256;
+  for (uint32_t first = 0; first < job.pairs; first += kPairs) {
+    const uint32_t end = loops::Min(job.pairs, first + kPairs);
+    __m512i sum[N][V];
+    for (int i = 0; i < N; ++i) {
+      for (int j = 0; j < V; ++j) sum[i][j] = _mm512_setzero_si512();
+    }
+    for (uint32_t pair = first; pair < end; ++pair) {
+      const int8_t* v = job.v + (uint64_t{pair} * job.head_dim + begin) * 2;
+      __m512i value[V];
+      for (int j = 0; j < V; ++j) {
+        value[j] =
+            _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(v + 32 * j)));
+      }
+      for (int i = 0; i < N; ++i) {
+        const __m512i weight =
+            BroadcastWord(job.weights + static_cast<uint32_t>(i) * uint64_t{job.stride} + 2 * pair);
+        for (int j = 0; j < V; ++j) {
+          sum[i][j] = _mm512_dpwssd_epi32(sum[i][j], value[j], weight);
+        }
+      }
+    }
+    for (int i = 0; i < N; ++i) {
+      for (int j = 0; j < V; ++j) {
+        int64_t* mixed = job.mixed + static_cast<uint32_t>(i) * job.head_dim + begin +
+                         16 * static_cast<uint32_t>(j);
+        _mm512_storeu_si512(mixed, _mm512_add_epi64(_mm512_loadu_si512(mixed), Low(sum[i][j])));
+        _mm512_storeu_si512(mixed + 8,
+                            _mm512_add_epi64(_mm512_loadu_si512(mixed + 8), High(sum[i][j])));
+      }
+    }
+  }
+}
+
+template <int N>
+void MixOf(const MixJob& job) {
+  uint32_t begin = 0;
+  for (; begin + 64 <= job.head_dim; begin += 64) MixPart<N, 4>(job, begin);
+  for (; begin < job.head_dim; begin += 16) MixPart<N, 1>(job, begin);
+}
+
+void Mix(const MixJob& job) {
+  using Function = void (*)(const MixJob&);
+  static constexpr Function kByCount[kMaxQueries] = {MixOf<1>, MixOf<2>, MixOf<3>, MixOf<4>};
+  kByCount[job.n - 1](job);
+}
+
+SLUICE_AVX512 void Norm(const NormJob& job) { loops::Norm(job); }
+SLUICE_AVX512 WeightSum Weights(const WeightJob& job) { return loops::Weights(job); }
+SLUICE_AVX512 void SiluGate(const int32_t* y, uint32_t n, int32_t* h) { loops::SiluGate(y, n, h); }
+SLUICE_AVX512 int Quantize8(const int32_t* v, uint32_t n, int8_t* q) {
+  return loops::Quantize8(v, n, q);
+}
+SLUICE_AVX512 int Quantize16(const int32_t* v, uint32_t n, int16_t* q) {
+  return loops::Quantize16(v, n, q);
+}
+
+constexpr Kernels kKernels = {
+    .name = "avx512vnni",
+    .dot = {Dot<MatrixKind::kCodebook>, Dot<MatrixKind::kLinear>, Dot<MatrixKind::kTwoPlanes>,
+            Dot<MatrixKind::kHighPlane>},
+    .scale_rows = ScaleRows,
+    .silu_gate = SiluGate,
+    .quantize8 = Quantize8,
+    .quantize16 = Quantize16,
+    .norm = Norm,
+    .scores = Scores,
+    .weights = Weights,
+    .mix = Mix,
+};
+
+}  // namespace
+
+const Kernels* Avx512VnniKernels() {
+  const bool supported = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+                         __builtin_cpu_supports("avx512vnni");
+  return supported ? &kKernels : nullptr;
+}
+
+}  // namespace sluice::exec::cpu
+
+#else
+
+namespace sluice::exec::cpu {
+const Kernels* Avx512VnniKernels() { return nullptr; }
+}  // namespace sluice::exec::cpu
+
+#endif

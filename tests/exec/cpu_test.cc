@@ -1,0 +1,281 @@
+// The CPU executor gives the bits of the reference, whatever the instructions, threads and blocks.
+#include "exec/cpu/cpu_executor.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <optional>
+#include <random>
+
+#include "exec/cpu/kernels.h"
+#include "exec/ref/ref_executor.h"
+#include "support/random_pack.h"
+
+namespace sluice::exec {
+namespace {
+
+using test::Fill;
+using test::RandomPackOptions;
+
+// Forces the instructions of the executors made in its scope.
+class ForcedIsa {
+ public:
+  explicit ForcedIsa(const std::string& isa) { ::setenv("SLUICE_ISA", isa.c_str(), 1); }
+  ~ForcedIsa() { ::unsetenv("SLUICE_ISA"); }
+};
+
+std::vector<std::string> SupportedIsas() {
+  std::vector<std::string> isas = {"scalar"};
+  if (cpu::Avx2Kernels()) isas.push_back("avx2");
+  if (cpu::Avx512VnniKernels()) isas.push_back("avx512vnni");
+  return isas;
+}
+
+struct Event {
+  uint32_t instruction;
+  uint32_t position;
+  std::vector<int32_t> values;
+  bool operator==(const Event&) const = default;
+};
+
+// All that can be seen of a run, ordered by position, so that runs in different blocks compare.
+struct Seen {
+  std::vector<Event> events;
+  std::vector<Candidates> candidates;
+};
+
+struct Run {
+  std::vector<int32_t> tokens;
+  uint32_t position = 0;
+  Want want = Want::kAll;
+};
+
+void RunBlock(Executor& executor, const Run& run, Seen& seen) {
+  executor.SetTrace([&](const TraceEvent& e) {
+    seen.events.push_back(
+        {e.instruction, run.position + e.token, {e.values.begin(), e.values.end()}});
+  });
+  auto result = executor.Run({run.tokens, run.position, run.want, {}});
+  ASSERT_TRUE(result) << result.error().ToString();
+  seen.candidates.insert(seen.candidates.end(), result->begin(), result->end());
+}
+
+Seen RunBlocks(Executor& executor, const std::vector<Run>& runs) {
+  Seen seen;
+  for (const Run& run : runs) RunBlock(executor, run, seen);
+  return seen;
+}
+
+// Cuts `tokens` into consecutive blocks of these lengths, the last repeated.
+std::vector<Run> Cut(const std::vector<int32_t>& tokens, std::vector<uint32_t> lengths) {
+  std::vector<Run> runs;
+  for (uint32_t at = 0, k = 0; at < tokens.size(); ++k) {
+    const uint32_t length = std::min<uint32_t>(lengths[std::min<size_t>(k, lengths.size() - 1)],
+                                               static_cast<uint32_t>(tokens.size()) - at);
+    runs.push_back({{tokens.begin() + at, tokens.begin() + at + length}, at, Want::kAll});
+    at += length;
+  }
+  return runs;
+}
+
+std::vector<int32_t> RandomTokens(uint64_t seed, size_t count, uint32_t vocab) {
+  std::mt19937_64 random(seed);
+  std::vector<int32_t> tokens;
+  for (size_t i = 0; i < count; ++i) tokens.push_back(static_cast<int32_t>(random() % vocab));
+  return tokens;
+}
+
+std::unique_ptr<Executor> MakeRef(const program::LoadedPack& pack) {
+  auto made = MakeRefExecutor(pack.pack->bytes(), pack.program, 0);
+  EXPECT_TRUE(made);
+  return *std::move(made);
+}
+
+std::unique_ptr<Executor> MakeCpu(const program::LoadedPack& pack, const std::string& isa,
+                                  unsigned threads, CpuOptions options = {}) {
+  const ForcedIsa forced(isa);
+  options.threads = threads;
+  auto made = MakeCpuExecutor(pack.pack->bytes(), pack.program, options);
+  EXPECT_TRUE(made) << made.error().ToString();
+  return *std::move(made);
+}
+
+void ExpectSame(Seen found, Seen expected) {
+  const auto by_position = [](const Event& a, const Event& b) {
+    return std::pair(a.position, a.instruction) < std::pair(b.position, b.instruction);
+  };
+  std::ranges::stable_sort(found.events, by_position);
+  std::ranges::stable_sort(expected.events, by_position);
+  ASSERT_EQ(found.events.size(), expected.events.size());
+  for (size_t k = 0; k < found.events.size(); ++k) {
+    const Event& f = found.events[k];
+    const Event& e = expected.events[k];
+    ASSERT_EQ(f.instruction, e.instruction);
+    ASSERT_EQ(f.position, e.position);
+    ASSERT_EQ(f.values, e.values) << "instruction " << f.instruction << " position " << f.position;
+  }
+  ASSERT_EQ(found.candidates, expected.candidates);
+}
+
+// The same pack, tokens and blocks on the reference and on every instruction set, with `threads`
+// threads in turn and the blocks cut differently each time.
+void ExpectEqualToRef(uint64_t seed, const RandomPackOptions& options, size_t count) {
+  SCOPED_TRACE(fmt::format("seed {}: {}", seed, test::Describe(options)));
+  const program::LoadedPack pack = test::MakeRandomPack(seed, options);
+  const auto tokens = RandomTokens(seed, count, options.vocab);
+  const auto ref = MakeRef(pack);
+  const Seen expected = RunBlocks(*ref, Cut(tokens, {static_cast<uint32_t>(count)}));
+  const std::vector<std::vector<uint32_t>> cuts = {
+      {static_cast<uint32_t>(count)}, {5, 1, 1, 9}, {1}, {8, 3}};
+  size_t k = seed;
+  for (const std::string& isa : SupportedIsas()) {
+    for (const unsigned threads : {1u, 2u, 3u}) {
+      const auto& cut = cuts[k++ % cuts.size()];
+      SCOPED_TRACE(fmt::format("{} threads {} blocks {}", isa, threads, fmt::join(cut, " ")));
+      const auto executor = MakeCpu(pack, isa, threads);
+      ExpectSame(RunBlocks(*executor, Cut(tokens, cut)), expected);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+}
+
+class CpuRandom : public testing::TestWithParam<uint64_t> {};
+
+TEST_P(CpuRandom, GivesTheBitsOfTheReference) {
+  ExpectEqualToRef(GetParam(), test::DrawOptions(GetParam()), 40);
+}
+
+TEST_P(CpuRandom, GivesTheBitsOfTheReferenceOnADamagedPack) {
+  RandomPackOptions options = test::DrawOptions(GetParam() + 1000);
+  options.fill = Fill::kNoise;
+  ExpectEqualToRef(GetParam(), options, 20);
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, CpuRandom, testing::Range<uint64_t>(0, 24));
+
+TEST(CpuExecutor, GivesTheBitsOfTheReferenceOnExtremes) {
+  for (const Fill fill : {Fill::kLowest, Fill::kHighest, Fill::kOutlier}) {
+    for (uint64_t seed = 0; seed < 4; ++seed) {
+      RandomPackOptions options = test::DrawOptions(seed + 2000);
+      options.fill = fill;
+      ExpectEqualToRef(seed, options, 20);
+    }
+  }
+}
+
+// Sums over V move from 32 to 64 bits every 512 positions, and the KV cache has grown often.
+TEST(CpuExecutor, GivesTheBitsOfTheReferenceFarIntoTheContext) {
+  RandomPackOptions options;
+  options.n_layers = 1;
+  options.hidden = 64;
+  options.ffn = 32;
+  options.context = 1200;
+  options.wide = 2;
+  const program::LoadedPack pack = test::MakeRandomPack(7, options);
+  const auto tokens = RandomTokens(7, 1200, options.vocab);
+  const auto cut = Cut(tokens, {64});
+  const auto ref = MakeRef(pack);
+  const Seen expected = RunBlocks(*ref, cut);
+  for (const std::string& isa : SupportedIsas()) {
+    SCOPED_TRACE(isa);
+    ExpectSame(RunBlocks(*MakeCpu(pack, isa, 2), cut), expected);
+  }
+}
+
+class CpuExecutorTest : public testing::Test {
+ protected:
+  RandomPackOptions options_ = [] {
+    RandomPackOptions o;
+    o.wide = 1;
+    o.bias = true;
+    return o;
+  }();
+  program::LoadedPack pack_ = test::MakeRandomPack(1, options_);
+  std::vector<int32_t> tokens_ = RandomTokens(1, 90, options_.vocab);
+};
+
+TEST_F(CpuExecutorTest, GivesOnlyTheWantedTokens) {
+  const auto all = MakeCpu(pack_, "", 2);
+  const auto executor = MakeCpu(pack_, "", 2);
+  const std::span<const int32_t> tokens = std::span(tokens_).first(11);
+  const auto every = all->Run({tokens, 0, Want::kAll, {}});
+  ASSERT_TRUE(every);
+  ASSERT_EQ(every->size(), 11u);
+  const auto none = executor->Run({tokens, 0, Want::kNone, {}});
+  ASSERT_TRUE(none);
+  EXPECT_TRUE(none->empty());
+  const auto last = executor->Run({tokens, 0, Want::kLast, {}});
+  ASSERT_TRUE(last);
+  EXPECT_THAT(*last, testing::ElementsAre(every->back()));
+}
+
+TEST_F(CpuExecutorTest, GivesTheLogitsOfTheReference) {
+  using Logits = std::vector<std::pair<uint32_t, std::vector<int32_t>>>;
+  const auto logits_of = [&](Executor& executor, Want want) {
+    Logits logits;
+    const auto result = executor.Run(
+        {std::span(tokens_).first(19), 0, want, [&](uint32_t token, std::span<const int32_t> l) {
+           logits.emplace_back(token, std::vector<int32_t>(l.begin(), l.end()));
+         }});
+    EXPECT_TRUE(result && result->empty());
+    return logits;
+  };
+  const auto ref = MakeRef(pack_);
+  for (const std::string& isa : SupportedIsas()) {
+    SCOPED_TRACE(isa);
+    const auto executor = MakeCpu(pack_, isa, 2);
+    for (const Want want : {Want::kAll, Want::kLast, Want::kNone}) {
+      EXPECT_EQ(logits_of(*executor, want), logits_of(*ref, want));
+    }
+  }
+}
+
+TEST_F(CpuExecutorTest, TakesTokensBack) {
+  const auto fresh = MakeCpu(pack_, "", 2);
+  const auto rewound = MakeCpu(pack_, "", 2);
+  ASSERT_TRUE(rewound->Run({std::span(tokens_).first(40), 0, Want::kLast, {}}));
+  const std::vector<int32_t> other = RandomTokens(2, 12, options_.vocab);
+  ASSERT_TRUE(fresh->Run({std::span(tokens_).first(17), 0, Want::kLast, {}}));
+  Seen expected, found;
+  RunBlock(*fresh, {other, 17}, expected);
+  RunBlock(*rewound, {other, 17}, found);
+  ExpectSame(found, expected);
+  // What was taken back is no longer there.
+  EXPECT_FALSE(rewound->Run({std::span(tokens_).first(1), 30, Want::kLast, {}}));
+}
+
+TEST_F(CpuExecutorTest, RefusesBlocksThatDoNotFit) {
+  const auto executor = MakeCpu(pack_, "", 2, {.context = 20, .max_block = 16});
+  EXPECT_EQ(executor->context(), 20u);
+  EXPECT_EQ(executor->max_block(), 16u);
+  const auto run = [&](size_t count, uint32_t position) {
+    return executor->Run({std::span(tokens_).first(count), position, Want::kLast, {}});
+  };
+  EXPECT_FALSE(run(0, 0));
+  EXPECT_FALSE(run(17, 0));
+  EXPECT_FALSE(run(1, 1)) << "a gap";
+  ASSERT_TRUE(run(16, 0));
+  const auto full = run(5, 16);
+  ASSERT_FALSE(full);
+  EXPECT_THAT(full.error().ToString(), testing::HasSubstr("context is full"));
+  EXPECT_TRUE(run(4, 16)) << "the error left the cache as it was";
+  const std::vector<int32_t> unknown = {static_cast<int32_t>(options_.vocab)};
+  EXPECT_FALSE(executor->Run({unknown, 0, Want::kLast, {}}));
+}
+
+TEST_F(CpuExecutorTest, TakesAtMostTheContextOfTheProgram) {
+  EXPECT_EQ(MakeCpu(pack_, "", 1)->context(), options_.context);
+  EXPECT_EQ(MakeCpu(pack_, "", 1, {.context = 100000})->context(), options_.context);
+}
+
+TEST_F(CpuExecutorTest, RefusesUnknownInstructionSets) {
+  const ForcedIsa forced("mmx");
+  const auto made = MakeCpuExecutor(pack_.pack->bytes(), pack_.program, {});
+  ASSERT_FALSE(made);
+  EXPECT_THAT(made.error().ToString(), testing::HasSubstr("SLUICE_ISA"));
+}
+
+}  // namespace
+}  // namespace sluice::exec
