@@ -39,10 +39,14 @@ __attribute__((target("sse4.2"))) uint32_t Crc32cHardware(std::span<const uint8_
 }  // namespace
 
 uint32_t Crc32c(std::span<const uint8_t> bytes, uint32_t previous) {
-  uint32_t crc = ~previous;
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("sse4.2")) return ~Crc32cHardware(bytes, crc);
+  if (__builtin_cpu_supports("sse4.2")) return ~Crc32cHardware(bytes, ~previous);
 #endif
+  return Crc32cPortable(bytes, previous);
+}
+
+uint32_t Crc32cPortable(std::span<const uint8_t> bytes, uint32_t previous) {
+  uint32_t crc = ~previous;
   static constexpr auto kTable = MakeCrc32cTable();
   for (const uint8_t byte : bytes) crc = (crc >> 8) ^ kTable[(crc ^ byte) & 0xff];
   return ~crc;

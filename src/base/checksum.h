@@ -9,6 +9,8 @@ namespace sluice::base {
 
 // CRC-32C (Castagnoli, RFC 3720 appendix B.4), as kept per tensor in a pack.
 uint32_t Crc32c(std::span<const uint8_t> bytes, uint32_t previous = 0);
+// The same without the processor's instruction for it.
+uint32_t Crc32cPortable(std::span<const uint8_t> bytes, uint32_t previous = 0);
 
 // SHA-256 of a stream.
 class Sha256 {
