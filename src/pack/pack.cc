@@ -22,13 +22,25 @@ const std::vector<uint32_t>* Checksums(const formats::GgufFile& file) {
 
 base::Result<std::shared_ptr<const Pack>> Pack::Open(const std::string& path) {
   SLUICE_TRY(auto file, formats::GgufFile::Open(path));
-  SLUICE_TRY(const auto version, file->metadata().GetUint(kVersionKey));
-  if (!version) {
+  return Check(std::move(file));
+}
+
+base::Result<std::shared_ptr<const Pack>> Pack::FromBytes(std::span<const uint8_t> bytes,
+                                                          std::string name) {
+  SLUICE_TRY(auto file, formats::GgufFile::FromBytes(bytes, std::move(name)));
+  return Check(std::move(file));
+}
+
+base::Result<std::shared_ptr<const Pack>> Pack::Check(std::shared_ptr<formats::GgufFile> file) {
+  const std::string& path = file->name();
+  const auto version = file->metadata().GetUint(kVersionKey);
+  if (!version) return std::unexpected(version.error().In(path));
+  if (!*version) {
     return base::Fail(path, "a GGUF file that is not packed",
                       fmt::format("a pack: make one with `sluice pack {}`", path));
   }
-  if (*version != kPackVersion) {
-    return base::Fail(path, fmt::format("pack version {}", *version),
+  if (**version != kPackVersion) {
+    return base::Fail(path, fmt::format("pack version {}", **version),
                       fmt::format("{}: pack the model again", kPackVersion));
   }
   if (Checksums(*file) == nullptr) {
@@ -37,7 +49,7 @@ base::Result<std::shared_ptr<const Pack>> Pack::Open(const std::string& path) {
   }
   for (const auto& tensor : file->tensors()) {
     if (tensor.type != formats::TensorType::kI8 || tensor.dims.size() != 1) {
-      return base::Fail(fmt::format("{}: tensor {}", path, tensor.name),
+      return base::Fail(fmt::format("{}: tensor {}", path, base::Printable(tensor.name)),
                         "not a row of opaque bytes (I8)", "what `sluice pack` writes");
     }
   }
@@ -59,7 +71,7 @@ base::Status Pack::CheckSums(const base::Progress& progress) const {
     const auto& tensor = tensors()[i];
     const uint32_t found = base::Crc32c(file_->Data(tensor));
     if (found != (*sums)[i]) {
-      return base::Fail(fmt::format("{}: tensor {}", name(), tensor.name),
+      return base::Fail(fmt::format("{}: tensor {}", name(), base::Printable(tensor.name)),
                         fmt::format("checksum {:08x}", found),
                         fmt::format("{:08x}: the file is damaged", (*sums)[i]), tensor.offset);
     }

@@ -35,6 +35,9 @@ class Pack {
   // Maps the file; nothing is read but the header. Errors: not a GGUF file, a GGUF file that is no
   // pack (says how to make one), another version, tensors that are no opaque bytes.
   static base::Result<std::shared_ptr<const Pack>> Open(const std::string& path);
+  // Over bytes that the caller keeps alive; `name` stands for the path in messages.
+  static base::Result<std::shared_ptr<const Pack>> FromBytes(std::span<const uint8_t> bytes,
+                                                             std::string name);
 
   const std::string& name() const { return file_->name(); }
   // The whole file.
@@ -48,6 +51,8 @@ class Pack {
 
  private:
   explicit Pack(std::shared_ptr<formats::GgufFile> file) : file_(std::move(file)) {}
+  static base::Result<std::shared_ptr<const Pack>> Check(std::shared_ptr<formats::GgufFile> file);
+
   std::shared_ptr<formats::GgufFile> file_;
 };
 

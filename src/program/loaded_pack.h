@@ -16,5 +16,6 @@ struct LoadedPack {
 };
 
 base::Result<LoadedPack> LoadPack(const std::string& path);
+base::Result<LoadedPack> LoadPack(std::shared_ptr<const pack::Pack> pack);
 
 }  // namespace sluice::program
