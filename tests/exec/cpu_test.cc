@@ -114,7 +114,11 @@ void ExpectSame(Seen found, Seen expected) {
     const Event& e = expected.events[k];
     ASSERT_EQ(f.instruction, e.instruction);
     ASSERT_EQ(f.position, e.position);
-    ASSERT_EQ(f.values, e.values) << "instruction " << f.instruction << " position " << f.position;
+    if (f.values != e.values) {
+      const auto at = std::ranges::mismatch(f.values, e.values).in1 - f.values.begin();
+      FAIL() << "instruction " << f.instruction << " position " << f.position << " value " << at
+             << " of " << e.values.size() << ": " << f.values[at] << ", expected " << e.values[at];
+    }
   }
   ASSERT_EQ(found.candidates, expected.candidates);
 }

@@ -226,7 +226,7 @@ class CpuExecutor : public Executor {
         case Op::kAttend:
           Attend(i, block.position, thread);
           barrier_.Wait();
-          QuantizeRows(i, i.cols, i.cols, thread);
+          QuantizeRows(i, uint32_t{i.heads} * i.head_dim, i.cols, thread);
           break;
         case Op::kMatvec:
           switch (i.epilogue) {
