@@ -5,10 +5,8 @@ BUILD_PACKAGES="g++ cmake ninja-build pkg-config ccache ca-certificates
   libfmt-dev nlohmann-json3-dev libcli11-dev libcurl4-openssl-dev libssl-dev libpcre2-dev
   libzip-dev libeigen3-dev python3 python3-pip"
 
-# To test: frameworks, an interpreter with a place for reference packages, and the texts that
-# quality is measured on (English, Chinese; code comes with python3).
-TEST_PACKAGES="libgtest-dev libgmock-dev python3-venv git procps curl debian-reference-en
-  debian-reference-zh-cn libpython3-stdlib"
+# To test: frameworks, and an interpreter with a place for reference packages.
+TEST_PACKAGES="libgtest-dev libgmock-dev python3-venv"
 
 # Only for `scripts/test --all`: a compiler with libFuzzer.
 FUZZ_PACKAGES="clang-16 libclang-rt-16-dev"

@@ -49,31 +49,42 @@ base::Progress ProgressBar::Callback() {
 }
 
 void ProgressBar::Draw(std::string_view what, uint64_t done, uint64_t total) {
+  constexpr double kTerminalInterval = 0.1;
+  constexpr double kLogInterval = 5;
   const bool terminal = ::isatty(STDERR_FILENO) == 1;
   const double now = Now();
-  if (what != what_) {
+  const bool begins = total != total_ || done < done_;
+  if (begins) {
     Finish();
-    what_ = what;
     started_ = now;
-    drawn_ = -1;
-    if (!terminal) fmt::print(stderr, "{} ...\n", what);
   }
+  total_ = total;
+  done_ = done;
   const bool complete = total > 0 && done >= total;
-  if (!terminal || (drawn_ >= 0 && now - drawn_ < 0.1 && !complete)) return;
+  const double interval = terminal ? kTerminalInterval : kLogInterval;
+  if (!begins && now - drawn_ < interval && !(terminal && complete)) return;
   drawn_ = now;
-  open_ = true;
+  std::string line(what);
   if (total == 0) {
-    fmt::print(stderr, "\r\033[K{} {}", what, done);
+    if (done > 0) line += fmt::format(" {}", done);
   } else {
     const double share = static_cast<double>(done) / static_cast<double>(total);
-    constexpr int kWidth = 30;
-    const auto filled = static_cast<size_t>(share * kWidth);
-    std::string left;
-    if (done > 0 && !complete && now - started_ > 1) {
-      left = ", " + FormatTime((now - started_) * (1 - share) / share) + " left";
+    if (terminal) {
+      constexpr int kWidth = 30;
+      const std::string bar(static_cast<size_t>(share * kWidth), '#');
+      line = fmt::format("[{:<{}}] {:3.0f} % {}", bar, kWidth, share * 100, what);
+    } else {
+      line += fmt::format(" {:.0f} %", share * 100);
     }
-    fmt::print(stderr, "\r\033[K{} [{:<{}}] {:3.0f} %{}", what, std::string(filled, '#'), kWidth,
-               share * 100, left);
+    if (done > 0 && !complete && now - started_ > 1) {
+      line += ", " + FormatTime((now - started_) * (1 - share) / share) + " left";
+    }
+  }
+  if (terminal) {
+    fmt::print(stderr, "\r\033[K{}", line);
+    open_ = true;
+  } else {
+    fmt::print(stderr, "{}\n", line);
   }
   std::fflush(stderr);
 }
@@ -82,7 +93,7 @@ void ProgressBar::Finish() {
   if (open_) fmt::print(stderr, "\r\033[K");
   std::fflush(stderr);
   open_ = false;
-  what_.clear();
+  total_ = UINT64_MAX;
 }
 
 std::atomic<bool>& Interrupted() { return interrupted; }

@@ -34,7 +34,8 @@ void AddDoctor(CLI::App& app, ExitCode& exit);
 ExitCode Report(const base::Error& error);
 
 // A line that is redrawn on a terminal, with the share done and the time left; on anything else a
-// line per step. Standard error.
+// line at the start of each stage and then one every few seconds. Standard error. A stage begins
+// where the total changes or the count falls.
 class ProgressBar {
  public:
   base::Progress Callback();
@@ -44,9 +45,10 @@ class ProgressBar {
 
  private:
   void Draw(std::string_view what, uint64_t done, uint64_t total);
-  std::string what_;
+  uint64_t total_ = UINT64_MAX;
+  uint64_t done_ = 0;
   double started_ = 0;
-  double drawn_ = -1;
+  double drawn_ = 0;
   bool open_ = false;
 };
 

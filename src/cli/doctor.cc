@@ -61,13 +61,14 @@ void CheckMachine(std::vector<Finding>& findings) {
                       ""});
   findings.push_back(
       {Kind::kGood, "cores", fmt::format("{} for this process", base::AvailableCores()), ""});
-  const auto isa = exec::ChooseIsa();
-  if (!isa) {
-    findings.push_back({Kind::kBad, "kernels", isa.error().ToString(), "unset SLUICE_ISA"});
+  const char* forced = std::getenv("SLUICE_ISA");
+  const auto kernels = exec::cpu::ChooseKernels(forced ? forced : "");
+  if (!kernels) {
+    findings.push_back({Kind::kBad, "kernels", kernels.error().ToString(), "unset SLUICE_ISA"});
   } else {
-    const bool slow = exec::IsaName(*isa) == "scalar";
+    const bool slow = (*kernels)->name == "scalar";
     findings.push_back({slow ? Kind::kWarning : Kind::kGood, "kernels",
-                        std::string(exec::IsaName(*isa)),
+                        std::string((*kernels)->name),
                         slow ? "no SIMD that sluice knows: expect a tenth of the speed" : ""});
   }
   const uint64_t free = MemoryInfo("MemAvailable");
