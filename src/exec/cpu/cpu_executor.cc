@@ -98,7 +98,6 @@ class CpuExecutor : public Executor {
         steps_(MakeSteps(program.instructions())),
         scratch_(pool_.size()) {
     const Sizes& s = sizes();
-    std::copy(fixed::kExp2Table.begin(), fixed::kExp2Table.end(), exp2_table_.begin());
     for (const Instruction& i : program.instructions()) {
       if (i.op != Op::kMatvec || i.epilogue != Epilogue::kKey) continue;
       std::vector<KvHead> heads;
@@ -281,15 +280,15 @@ class CpuExecutor : public Executor {
   void TileRows(const Instruction& i, MatrixKind kind, uint64_t tile, const Activations& x,
                 const ActivationShape& shape, uint32_t panel_index, const Use& use) const {
     alignas(64) int32_t acc[cpu::kPanelTokens * kRows];
-    alignas(64) int32_t y[kRows];
+    alignas(64) int32_t y[cpu::kPanelTokens * kRows];
+    int32_t subtract[cpu::kPanelTokens];
+    const uint32_t first = panel_index * shape.panel_tokens;
     const Panel panel = x.panel(shape, panel_index);
     kernels_.dot[static_cast<size_t>(kind)](TileAt(i, tile), panel, acc);
     const uint8_t* row_table = Table<uint8_t>(i.row_table) + tile * kRows * 4;
-    for (uint32_t t = 0; t < panel.width; ++t) {
-      const uint32_t token = panel_index * shape.panel_tokens + t;
-      kernels_.scale_rows(acc + t * kRows, row_table, x.largest(token) + i.fraction, y);
-      use(token, y);
-    }
+    for (uint32_t t = 0; t < panel.width; ++t) subtract[t] = x.largest(first + t) + i.fraction;
+    kernels_.scale_rows(acc, panel.width, row_table, subtract, y);
+    for (uint32_t t = 0; t < panel.width; ++t) use(first + t, y + t * kRows);
   }
 
   ActivationShape SourceShape(const Instruction& i) const { return {i.cols, i.group, n_tokens_}; }
@@ -374,10 +373,7 @@ class CpuExecutor : public Executor {
     const Range part = Part(i.rows / kRows, thread);
     for (uint64_t tile = part.begin; tile < part.end; ++tile) {
       MatrixTile(i, tile, [&](uint32_t token, const int32_t* y) {
-        int32_t* residual = &residual_[uint64_t{token} * sizes().hidden + tile * kRows];
-        for (uint32_t r = 0; r < kRows; ++r) {
-          residual[r] = fixed::Saturate32(int64_t{residual[r]} + y[r]);
-        }
+        kernels_.add_rows(y, &residual_[uint64_t{token} * sizes().hidden + tile * kRows]);
       });
     }
   }
@@ -387,7 +383,7 @@ class CpuExecutor : public Executor {
     const Range part = Part(i.rows / kRows, thread);
     for (uint64_t tile = part.begin; tile < part.end; ++tile) {
       MatrixTile(i, tile, [&](uint32_t token, const int32_t* y) {
-        kernels_.silu_gate(y, kRows / 2, &rows_[uint64_t{token} * cols + tile * (kRows / 2)]);
+        kernels_.silu_gate(y, tables_, &rows_[uint64_t{token} * cols + tile * (kRows / 2)]);
       });
     }
   }
@@ -545,10 +541,10 @@ class CpuExecutor : public Executor {
       const uint32_t length = position + token(k) + 1;
       sums[k] = kernels_.weights({.scores = scores,
                                   .v_exponent = kv.v_exponent(),
-                                  .exp2_table = exp2_table_.data(),
                                   .length = length,
                                   .fraction = i.fraction2,
-                                  .weights = scores});
+                                  .weights = scores},
+                                 tables_);
       // Positions that other queries see, or that only fill a pair, weigh nothing.
       std::fill(scores + length, scores + pack::RoundUp(longest, 2), int16_t{0});
     }
@@ -742,7 +738,7 @@ class CpuExecutor : public Executor {
   const uint32_t max_block_;
   const std::vector<Step> steps_;
   uint32_t row_width_ = 0;
-  std::array<int32_t, 256> exp2_table_;
+  const cpu::Tables tables_ = cpu::MakeTables();
   uint32_t filled_ = 0;
   std::vector<std::vector<KvHead>> cache_;  // [layer][KV head]
   Trace trace_;

@@ -1,8 +1,21 @@
 #include "exec/cpu/kernels.h"
 
+#include <algorithm>
 #include <string>
 
+#include "fixed/functions.h"
+
 namespace sluice::exec::cpu {
+
+Tables MakeTables() {
+  Tables tables;
+  std::copy(fixed::kExp2Table.begin(), fixed::kExp2Table.end(), tables.exp2.begin());
+  for (size_t i = 0; i < tables.sigmoid.size(); ++i) {
+    const uint64_t rise = fixed::kSigmoidTable[i + 1] - fixed::kSigmoidTable[i];
+    tables.sigmoid[i] = fixed::kSigmoidTable[i] | rise << 32;
+  }
+  return tables;
+}
 
 base::Result<const Kernels*> ChooseKernels(std::string_view forced) {
   if (forced.empty()) {

@@ -39,6 +39,14 @@ struct Panel {
   uint32_t width = 0;
 };
 
+// fixed/'s tables in forms that vector instructions can gather.
+struct Tables {
+  std::array<int32_t, 256> exp2;  // fixed::kExp2Table
+  // Of fixed::kSigmoidTable: entry i, and the difference to entry i + 1 in the upper 32 bits.
+  std::array<uint64_t, 256> sigmoid;
+};
+Tables MakeTables();
+
 // Attention of a few query heads over the keys of one KV head.
 constexpr uint32_t kMaxQueries = 4;
 constexpr uint32_t kKeyBlock = 16;  // positions that lie side by side in the K cache
@@ -59,10 +67,9 @@ struct ScoreJob {
 
 // Softmax numerators of one query and what they weigh V with.
 struct WeightJob {
-  const int16_t* scores = nullptr;      // [length]
-  const int8_t* v_exponent = nullptr;   // [length]
-  const int32_t* exp2_table = nullptr;  // fixed::kExp2Table
-  uint32_t length = 0;                  // >= 1
+  const int16_t* scores = nullptr;     // [length]
+  const int8_t* v_exponent = nullptr;  // [length]
+  uint32_t length = 0;                 // >= 1
   int fraction = 0;
   int16_t* weights = nullptr;  // [length], may be `scores`: rs(p, largest - v_exponent)
 };
@@ -101,10 +108,14 @@ struct Kernels {
   using Dot = void (*)(const Tile&, const Panel&, int32_t* acc);
   std::array<Dot, kMatrixKinds> dot;
 
-  // y[r] = sat32(rs(acc[r] * mantissa[r], exponent[r] - subtract)) for 16 rows of a row table.
-  void (*scale_rows)(const int32_t* acc, const uint8_t* row_table, int subtract, int32_t* y);
-  // h[j] = fixed::SiluGate(y[2 j], y[2 j + 1]), n a multiple of 8.
-  void (*silu_gate)(const int32_t* y, uint32_t n, int32_t* h);
+  // 16 rows of a row table, `width` tokens:
+  // y[token][r] = sat32(rs(acc[token][r] * mantissa[r], exponent[r] - subtract[token])).
+  void (*scale_rows)(const int32_t* acc, uint32_t width, const uint8_t* row_table,
+                     const int32_t* subtract, int32_t* y);
+  // x[r] = sat32(x[r] + y[r]) for 16 rows.
+  void (*add_rows)(const int32_t* y, int32_t* x);
+  // h[j] = fixed::SiluGate(y[2 j], y[2 j + 1]), j = 0..7.
+  void (*silu_gate)(const int32_t* y, const Tables& tables, int32_t* h);
   // fixed::QuantizeBlock8 and 16; n a multiple of 16.
   int (*quantize8)(const int32_t* v, uint32_t n, int8_t* q);
   int (*quantize16)(const int32_t* v, uint32_t n, int16_t* q);
@@ -112,7 +123,7 @@ struct Kernels {
   void (*norm)(const NormJob&);
 
   void (*scores)(const ScoreJob&);
-  WeightSum (*weights)(const WeightJob&);
+  WeightSum (*weights)(const WeightJob&, const Tables&);
   void (*mix)(const MixJob&);
 };
 

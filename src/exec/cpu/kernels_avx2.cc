@@ -134,17 +134,19 @@ SLUICE_AVX2 SLUICE_INLINE __m256i Saturate(__m256i x) {
   return _mm256_blendv_epi8(x, low, _mm256_cmpgt_epi64(low, x));
 }
 
+// Arithmetic shift of 64-bit lanes: a logical one of the complement where that is negative.
+SLUICE_AVX2 SLUICE_INLINE __m256i ShiftRight(__m256i x, __m256i count) {
+  const __m256i sign = _mm256_cmpgt_epi64(_mm256_setzero_si256(), x);
+  return _mm256_xor_si256(_mm256_srlv_epi64(_mm256_xor_si256(x, sign), count), sign);
+}
+
 // sat32(rs(product, s)) in 64-bit lanes, |product| < 2^47.
 SLUICE_AVX2 SLUICE_INLINE __m256i RoundShiftSat(__m256i product, __m256i s) {
   const __m256i one = _mm256_set1_epi64x(1);
   const __m256i zero = _mm256_setzero_si256();
-  // s > 0: ((x >> (s - 1)) + 1) >> 1. An arithmetic shift is a logical one of the complement.
-  const __m256i sign = _mm256_cmpgt_epi64(zero, product);
-  __m256i right = _mm256_xor_si256(
-      _mm256_srlv_epi64(_mm256_xor_si256(product, sign), _mm256_sub_epi64(s, one)), sign);
-  right = _mm256_add_epi64(right, one);
-  const __m256i right_sign = _mm256_cmpgt_epi64(zero, right);
-  right = _mm256_xor_si256(_mm256_srli_epi64(_mm256_xor_si256(right, right_sign), 1), right_sign);
+  // s > 0: ((x >> (s - 1)) + 1) >> 1.
+  const __m256i right =
+      ShiftRight(_mm256_add_epi64(ShiftRight(product, _mm256_sub_epi64(s, one)), one), one);
   // s <= 0: saturated, shifted by at most 31, and saturated again.
   __m256i count = _mm256_sub_epi64(zero, s);
   const __m256i most = _mm256_set1_epi64x(31);
@@ -153,18 +155,55 @@ SLUICE_AVX2 SLUICE_INLINE __m256i RoundShiftSat(__m256i product, __m256i s) {
   return Saturate(_mm256_blendv_epi8(left, right, _mm256_cmpgt_epi64(s, zero)));
 }
 
-SLUICE_AVX2 void ScaleRows(const int32_t* acc, const uint8_t* row_table, int subtract, int32_t* y) {
-  const __m256i even_words = _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6);
+// The lower halves of four 64-bit lanes.
+SLUICE_AVX2 SLUICE_INLINE __m128i LowerWords(__m256i x) {
+  const __m256i order = _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6);
+  return _mm256_castsi256_si128(_mm256_permutevar8x32_epi32(x, order));
+}
+
+SLUICE_AVX2 void ScaleRows(const int32_t* acc, uint32_t width, const uint8_t* row_table,
+                           const int32_t* subtract, int32_t* y) {
   for (uint32_t r = 0; r < pack::kTileRows; r += 4) {
     const __m128i rows = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row_table + 4 * r));
-    const __m128i mantissa = _mm_srai_epi32(_mm_slli_epi32(rows, 16), 16);
-    const __m128i exponent = _mm_srai_epi32(_mm_slli_epi32(rows, 8), 24);
-    const __m256i s = _mm256_cvtepi32_epi64(_mm_sub_epi32(exponent, _mm_set1_epi32(subtract)));
-    const __m256i a =
-        _mm256_cvtepi32_epi64(_mm_loadu_si128(reinterpret_cast<const __m128i*>(acc + r)));
-    const __m256i product = _mm256_mul_epi32(a, _mm256_cvtepi32_epi64(mantissa));
-    const __m256i packed = _mm256_permutevar8x32_epi32(RoundShiftSat(product, s), even_words);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(y + r), _mm256_castsi256_si128(packed));
+    const __m256i mantissa = _mm256_cvtepi32_epi64(_mm_srai_epi32(_mm_slli_epi32(rows, 16), 16));
+    const __m256i exponent = _mm256_cvtepi32_epi64(_mm_srai_epi32(_mm_slli_epi32(rows, 8), 24));
+    for (uint32_t t = 0; t < width; ++t) {
+      const __m256i a = _mm256_cvtepi32_epi64(
+          _mm_loadu_si128(reinterpret_cast<const __m128i*>(acc + 16 * t + r)));
+      const __m256i s = _mm256_sub_epi64(exponent, _mm256_set1_epi64x(subtract[t]));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(y + 16 * t + r),
+                       LowerWords(RoundShiftSat(_mm256_mul_epi32(a, mantissa), s)));
+    }
+  }
+}
+
+SLUICE_AVX2 void SiluGate(const int32_t* y, const Tables& tables, int32_t* h) {
+  const __m256i zero = _mm256_setzero_si256();
+  const __m256i lower = _mm256_set1_epi64x(0xffffffff);
+  const __m256i half = _mm256_set1_epi64x(1 << 15);
+  const __m256i sixteen = _mm256_set1_epi64x(16);
+  for (uint32_t j = 0; j < 8; j += 4) {
+    // 64-bit lanes: gate below, up above.
+    const __m256i pairs = Load(y + 2 * j);
+    const __m256i up = _mm256_srli_epi64(pairs, 32);
+    // fixed::Sigmoid: 256 segments of 2^12.
+    const __m256i magnitude = _mm256_and_si256(_mm256_abs_epi32(pairs), lower);
+    const __m256i last = _mm256_set1_epi64x((256 << 12) - 1);
+    const __m256i a = _mm256_blendv_epi8(magnitude, last, _mm256_cmpgt_epi64(magnitude, last));
+    const __m256i entry = _mm256_i64gather_epi64(
+        reinterpret_cast<const long long*>(tables.sigmoid.data()), _mm256_srli_epi64(a, 12), 8);
+    const __m256i rise = _mm256_mul_epu32(_mm256_srli_epi64(entry, 32),
+                                          _mm256_and_si256(a, _mm256_set1_epi64x((1 << 12) - 1)));
+    const __m256i positive = _mm256_add_epi64(
+        _mm256_and_si256(entry, lower),
+        _mm256_srli_epi64(_mm256_add_epi64(rise, _mm256_set1_epi64x(1 << 11)), 12));
+    const __m256i negative = _mm256_sub_epi64(_mm256_set1_epi64x(65536), positive);
+    // The sign of the lower word, in all of the lane.
+    const __m256i sign = _mm256_cmpgt_epi64(zero, _mm256_slli_epi64(pairs, 32));
+    const __m256i sigmoid = _mm256_blendv_epi8(positive, negative, sign);
+    const __m256i s = ShiftRight(_mm256_add_epi64(_mm256_mul_epi32(pairs, sigmoid), half), sixteen);
+    const __m256i result = ShiftRight(_mm256_add_epi64(_mm256_mul_epi32(s, up), half), sixteen);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(h + j), LowerWords(Saturate(result)));
   }
 }
 
@@ -253,8 +292,10 @@ void Mix(const MixJob& job) {
 }
 
 SLUICE_AVX2 void Norm(const NormJob& job) { loops::Norm(job); }
-SLUICE_AVX2 WeightSum Weights(const WeightJob& job) { return loops::Weights(job); }
-SLUICE_AVX2 void SiluGate(const int32_t* y, uint32_t n, int32_t* h) { loops::SiluGate(y, n, h); }
+SLUICE_AVX2 WeightSum Weights(const WeightJob& job, const Tables& tables) {
+  return loops::Weights(job, tables);
+}
+SLUICE_AVX2 void AddRows(const int32_t* y, int32_t* x) { loops::AddRows(y, x); }
 SLUICE_AVX2 int Quantize8(const int32_t* v, uint32_t n, int8_t* q) {
   return loops::Quantize8(v, n, q);
 }
@@ -267,6 +308,7 @@ constexpr Kernels kKernels = {
     .dot = {Dot<MatrixKind::kCodebook>, Dot<MatrixKind::kLinear>, Dot<MatrixKind::kTwoPlanes>,
             Dot<MatrixKind::kHighPlane>},
     .scale_rows = ScaleRows,
+    .add_rows = AddRows,
     .silu_gate = SiluGate,
     .quantize8 = Quantize8,
     .quantize16 = Quantize16,

@@ -135,17 +135,44 @@ SLUICE_AVX512 SLUICE_INLINE __m512i High(__m512i v) {
   return _mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64(v, 1));
 }
 
-SLUICE_AVX512 void ScaleRows(const int32_t* acc, const uint8_t* row_table, int subtract,
-                             int32_t* y) {
+SLUICE_AVX512 void ScaleRows(const int32_t* acc, uint32_t width, const uint8_t* row_table,
+                             const int32_t* subtract, int32_t* y) {
   const __m512i rows = _mm512_loadu_si512(row_table);
   const __m512i mantissa = _mm512_srai_epi32(_mm512_slli_epi32(rows, 16), 16);
   const __m512i exponent = _mm512_srai_epi32(_mm512_slli_epi32(rows, 8), 24);
-  const __m512i s = _mm512_sub_epi32(exponent, _mm512_set1_epi32(subtract));
-  const __m512i a = _mm512_loadu_si512(acc);
-  const __m256i first = RoundShiftSat(_mm512_mul_epi32(Low(a), Low(mantissa)), Low(s));
-  const __m256i second = RoundShiftSat(_mm512_mul_epi32(High(a), High(mantissa)), High(s));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), first);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(y + 8), second);
+  const __m512i mantissas[2] = {Low(mantissa), High(mantissa)};
+  const __m512i exponents[2] = {Low(exponent), High(exponent)};
+  for (uint32_t t = 0; t < width; ++t) {
+    const __m512i a = _mm512_loadu_si512(acc + 16 * t);
+    const __m512i less = _mm512_set1_epi64(subtract[t]);
+    const __m256i first =
+        RoundShiftSat(_mm512_mul_epi32(Low(a), mantissas[0]), _mm512_sub_epi64(exponents[0], less));
+    const __m256i second = RoundShiftSat(_mm512_mul_epi32(High(a), mantissas[1]),
+                                         _mm512_sub_epi64(exponents[1], less));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(y + 16 * t), first);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(y + 16 * t + 8), second);
+  }
+}
+
+SLUICE_AVX512 void SiluGate(const int32_t* y, const Tables& tables, int32_t* h) {
+  // 64-bit lanes: gate below, up above.
+  const __m512i pairs = _mm512_loadu_si512(y);
+  const __m512i gate = _mm512_srai_epi64(_mm512_slli_epi64(pairs, 32), 32);
+  const __m512i up = _mm512_srli_epi64(pairs, 32);
+  // fixed::Sigmoid: 256 segments of 2^12.
+  const __m512i a = _mm512_min_epi64(_mm512_abs_epi64(gate), _mm512_set1_epi64((256 << 12) - 1));
+  const __m512i entry = _mm512_i64gather_epi64(_mm512_srli_epi64(a, 12), tables.sigmoid.data(), 8);
+  const __m512i rise = _mm512_mul_epu32(_mm512_srli_epi64(entry, 32),
+                                        _mm512_and_si512(a, _mm512_set1_epi64((1 << 12) - 1)));
+  const __m512i value = _mm512_and_si512(entry, _mm512_set1_epi64(0xffffffff));
+  __m512i sigmoid = _mm512_add_epi64(
+      value, _mm512_srli_epi64(_mm512_add_epi64(rise, _mm512_set1_epi64(1 << 11)), 12));
+  sigmoid =
+      _mm512_mask_sub_epi64(sigmoid, _mm512_movepi64_mask(gate), _mm512_set1_epi64(65536), sigmoid);
+  const __m512i half = _mm512_set1_epi64(1 << 15);
+  const __m512i s = _mm512_srai_epi64(_mm512_add_epi64(_mm512_mul_epi32(gate, sigmoid), half), 16);
+  const __m512i result = _mm512_srai_epi64(_mm512_add_epi64(_mm512_mul_epi32(s, up), half), 16);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(h), _mm512_cvtsepi64_epi32(result));
 }
 
 template <int N>
@@ -264,8 +291,10 @@ void Mix(const MixJob& job) {
 }
 
 SLUICE_AVX512 void Norm(const NormJob& job) { loops::Norm(job); }
-SLUICE_AVX512 WeightSum Weights(const WeightJob& job) { return loops::Weights(job); }
-SLUICE_AVX512 void SiluGate(const int32_t* y, uint32_t n, int32_t* h) { loops::SiluGate(y, n, h); }
+SLUICE_AVX512 WeightSum Weights(const WeightJob& job, const Tables& tables) {
+  return loops::Weights(job, tables);
+}
+SLUICE_AVX512 void AddRows(const int32_t* y, int32_t* x) { loops::AddRows(y, x); }
 SLUICE_AVX512 int Quantize8(const int32_t* v, uint32_t n, int8_t* q) {
   return loops::Quantize8(v, n, q);
 }
@@ -278,6 +307,7 @@ constexpr Kernels kKernels = {
     .dot = {Dot<MatrixKind::kCodebook>, Dot<MatrixKind::kLinear>, Dot<MatrixKind::kTwoPlanes>,
             Dot<MatrixKind::kHighPlane>},
     .scale_rows = ScaleRows,
+    .add_rows = AddRows,
     .silu_gate = SiluGate,
     .quantize8 = Quantize8,
     .quantize16 = Quantize16,

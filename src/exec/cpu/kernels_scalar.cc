@@ -56,13 +56,21 @@ void Dot(const Tile& tile, const Panel& panel, int32_t* acc) {
   }
 }
 
-void ScaleRows(const int32_t* acc, const uint8_t* row_table, int subtract, int32_t* y) {
+void ScaleRows(const int32_t* acc, uint32_t width, const uint8_t* row_table,
+               const int32_t* subtract, int32_t* y) {
   for (uint32_t r = 0; r < pack::kTileRows; ++r) {
     int16_t mantissa;
     std::memcpy(&mantissa, row_table + 4 * r, 2);
     const int exponent = static_cast<int8_t>(row_table[4 * r + 2]);
-    y[r] = fixed::RoundShiftSat32(int64_t{acc[r]} * mantissa, exponent - subtract);
+    for (uint32_t t = 0; t < width; ++t) {
+      y[16 * t + r] =
+          fixed::RoundShiftSat32(int64_t{acc[16 * t + r]} * mantissa, exponent - subtract[t]);
+    }
   }
+}
+
+void SiluGate(const int32_t* y, const Tables&, int32_t* h) {
+  for (uint32_t j = 0; j < 8; ++j) h[j] = fixed::SiluGate(y[2 * j], y[2 * j + 1]);
 }
 
 void DotKeys(const int8_t* k, const int16_t* q, uint32_t head_dim, int32_t* dot) {
@@ -108,8 +116,10 @@ void Mix(const MixJob& job) {
 }
 
 void Norm(const NormJob& job) { loops::Norm(job); }
-WeightSum Weights(const WeightJob& job) { return loops::Weights(job); }
-void SiluGate(const int32_t* y, uint32_t n, int32_t* h) { loops::SiluGate(y, n, h); }
+WeightSum Weights(const WeightJob& job, const Tables& tables) {
+  return loops::Weights(job, tables);
+}
+void AddRows(const int32_t* y, int32_t* x) { loops::AddRows(y, x); }
 int Quantize8(const int32_t* v, uint32_t n, int8_t* q) { return loops::Quantize8(v, n, q); }
 int Quantize16(const int32_t* v, uint32_t n, int16_t* q) { return loops::Quantize16(v, n, q); }
 
@@ -121,6 +131,7 @@ const Kernels& ScalarKernels() {
       .dot = {Dot<MatrixKind::kCodebook>, Dot<MatrixKind::kLinear>, Dot<MatrixKind::kTwoPlanes>,
               Dot<MatrixKind::kHighPlane>},
       .scale_rows = ScaleRows,
+      .add_rows = AddRows,
       .silu_gate = SiluGate,
       .quantize8 = Quantize8,
       .quantize16 = Quantize16,

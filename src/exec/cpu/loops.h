@@ -116,7 +116,7 @@ SLUICE_INLINE void FinishWideScores(const int32_t* high, const int32_t* low, con
   }
 }
 
-SLUICE_INLINE WeightSum Weights(const WeightJob& job) {
+SLUICE_INLINE WeightSum Weights(const WeightJob& job, const Tables& tables) {
   int32_t best = -32767;
   int32_t largest = job.v_exponent[0];
   for (uint32_t t = 0; t < job.length; ++t) best = Max<int32_t>(best, job.scores[t]);
@@ -126,7 +126,7 @@ SLUICE_INLINE WeightSum Weights(const WeightJob& job) {
   uint32_t sum = 0;  // < 2^16 positions of < 2^15
   for (uint32_t t = 0; t < job.length; ++t) {
     const int32_t d = best - job.scores[t];
-    const int32_t e = job.exp2_table[(d & mask) << to_table];
+    const int32_t e = tables.exp2[(d & mask) << to_table];
     // rs(e, s) = ((2 e >> s) + 1) >> 1 for s >= 0.
     const int32_t p = ((2 * e >> Min(d >> job.fraction, 31)) + 1) >> 1;
     sum += static_cast<uint32_t>(p);
@@ -136,8 +136,12 @@ SLUICE_INLINE WeightSum Weights(const WeightJob& job) {
   return {sum, largest};
 }
 
-SLUICE_INLINE void SiluGate(const int32_t* y, uint32_t n, int32_t* h) {
-  for (uint32_t j = 0; j < n; ++j) h[j] = fixed::SiluGate(y[2 * j], y[2 * j + 1]);
+SLUICE_INLINE void AddRows(const int32_t* y, int32_t* x) {
+  for (uint32_t r = 0; r < 16; ++r) {
+    const int32_t sum = WrapAdd(x[r], y[r]);
+    const bool overflow = ((x[r] ^ sum) & (y[r] ^ sum)) < 0;
+    x[r] = overflow ? (x[r] >> 31) ^ 0x7fffffff : sum;
+  }
 }
 
 }  // namespace sluice::exec::cpu::loops
