@@ -212,7 +212,9 @@ std::vector<uint8_t> WithExtraTensor(const std::string& name, std::vector<uint64
   const auto header = SerializeHeader(testing::TinyMetadata(h), specs);
   auto bytes = header.bytes;
   bytes.resize(header.file_bytes);
-  std::memcpy(bytes.data() + header.offsets.back(), values.data(), values.size() * sizeof(float));
+  if (!values.empty()) {
+    std::memcpy(bytes.data() + header.offsets.back(), values.data(), values.size() * sizeof(float));
+  }
   return bytes;
 }
 
