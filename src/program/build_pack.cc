@@ -120,6 +120,10 @@ class Builder {
   Role head_role() const { return h_.tied ? Role::kEmbedding : Role::kHead; }
   // Softmax in base 2 with the usual 1/sqrt(d): folded into q.
   double query_factor() const { return std::numbers::log2e / std::sqrt(h_.head_dim); }
+  // Of a head norm: head_dim * epsilon in the square of the unit of q and k.
+  double HeadEpsilon() const {
+    return std::round(std::ldexp(double{h_.rms_eps} * h_.head_dim, 2 * kActivationFraction));
+  }
   static std::string LayerTensor(uint32_t layer, std::string_view name) {
     return fmt::format("blk.{}.{}", layer, name);
   }
@@ -141,6 +145,11 @@ base::Status Builder::Check() const {
   }
   if (h_.n_kv_heads > 64) {
     return base::Fail(model_.name, fmt::format("{} KV heads", h_.n_kv_heads), "at most 64");
+  }
+  if (h_.family->qk_norm && HeadEpsilon() >= 4294967296.0) {
+    return base::Fail(model_.name,
+                      fmt::format("RMSNorm epsilon {} for heads of {}", h_.rms_eps, h_.head_dim),
+                      fmt::format("less than {}", 1.0 / h_.head_dim));
   }
   for (uint32_t layer = 0; layer < h_.n_layers; ++layer) {
     if (recipe_.FormatOf(Role::kGate, layer, h_.tied) !=
@@ -431,9 +440,7 @@ std::vector<Instruction> Builder::Compile(const quant::Calibration& calibration)
       i.flags |= kHeadNorm;
       i.bias = Line(LayerTensor(layer, query ? "attn_q_norm.weight" : "attn_k_norm.weight"));
       i.fraction2 = gain_fractions_.at({query ? Role::kQNorm : Role::kKNorm, layer});
-      i.valid_rows = static_cast<uint32_t>(std::min(
-          4294967295.0,
-          std::round(std::ldexp(double(h_.head_dim) * h_.rms_eps, 2 * kActivationFraction))));
+      i.valid_rows = static_cast<uint32_t>(HeadEpsilon());
     }
     return i;
   };

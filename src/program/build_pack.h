@@ -28,7 +28,8 @@ struct BuildSummary {
 
 // Writes the pack to `path`; nothing is left there on error. Same model, recipe, calibration and
 // context give the same bytes. Errors: those of quant::Quantize; head sizes that are no multiple of
-// 16, more than 64 KV heads, gate and up of different formats; the file system's.
+// 16, more than 64 KV heads, gate and up of different formats, a head norm whose epsilon is not
+// below 1 / head_dim; the file system's.
 base::Result<BuildSummary> BuildPack(const model::Model& model, const BuildOptions& options,
                                      const std::string& path);
 
