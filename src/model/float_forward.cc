@@ -78,7 +78,7 @@ std::vector<float>& LayerWeights::Of(Role role) {
     case Role::kDown:
       return down;
     default:
-      SLUICE_CHECK(!"a role of a layer");
+      SLUICE_CHECK(false);  // a role of a layer
       return down;
   }
 }

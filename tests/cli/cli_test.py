@@ -1,0 +1,250 @@
+"""The `sluice` command as a user meets it: exit codes, messages, files left behind, signals.
+
+    cli_test.py SLUICE [TestCase.test ...]
+
+SLUICE_TEST_MODEL names a SmolLM2-135M-Instruct GGUF; tests that need it are skipped without it
+(failed with SLUICE_TEST_STRICT=1).
+"""
+
+import json
+import os
+import pathlib
+import pty
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+SLUICE = ""
+WORK = None
+
+
+def sluice(*arguments, expect=0, **options):
+    result = subprocess.run([SLUICE, *map(str, arguments)], capture_output=True, text=True,
+                            timeout=600, **options)
+    if expect is not None and result.returncode != expect:
+        raise AssertionError(f"{arguments}: exit {result.returncode}, expected {expect}\n"
+                             f"{result.stdout}{result.stderr}")
+    return result
+
+
+def model():
+    path = os.environ.get("SLUICE_TEST_MODEL")
+    if path:
+        return path
+    if os.environ.get("SLUICE_TEST_STRICT") == "1":
+        raise AssertionError("SLUICE_TEST_MODEL is not set")
+    raise unittest.SkipTest("SLUICE_TEST_MODEL is not set")
+
+
+def pack():
+    """A pack of the model without calibration, made once."""
+    path = WORK / "smollm2.gguf"
+    if not path.exists():
+        sluice("pack", model(), "--no-calibration", "-o", path)
+    return path
+
+
+def one_error(test, result):
+    lines = result.stderr.strip().splitlines()
+    errors = [line for line in lines if line.startswith("sluice: error: ")]
+    test.assertEqual(len(errors), 1, result.stderr)
+    return errors[0]
+
+
+class Usage(unittest.TestCase):
+    def test_wrong_usage_exits_with_2(self):
+        for arguments in ([], ["nonsense"], ["run"], ["run", "x"], ["pack"], ["ppl", "x"],
+                          ["run", "x", "-p", "y", "--threads", "-1"], ["pull", "a", "b"]):
+            sluice(*arguments, expect=2)
+
+    def test_every_command_explains_itself(self):
+        for command in ("pull", "pack", "inspect", "chat", "run", "ppl", "verify", "doctor"):
+            self.assertIn("--help", sluice(command, "--help").stdout)
+
+    def test_missing_files_are_named(self):
+        for arguments in (["run", "/no/such.gguf", "-p", "x"], ["pack", "/no/such.gguf"],
+                          ["inspect", "/no/such.gguf"], ["ppl", "/no/such.gguf", "/etc/passwd"],
+                          ["verify", "/no/such.gguf"], ["chat", "/no/such.gguf"]):
+            self.assertIn("such.gguf", one_error(self, sluice(*arguments, expect=1)))
+
+    def test_doctor_finds_the_kernels(self):
+        environment = dict(os.environ, SLUICE_CACHE=str(WORK / "cache"))
+        findings = json.loads(sluice("doctor", "--json", env=environment).stdout)
+        self.assertTrue(any(f["what"] == "kernels" for f in findings))
+        environment["SLUICE_ISA"] = "abacus"
+        sluice("doctor", expect=1, env=environment)
+
+
+class Packing(unittest.TestCase):
+    def test_a_pack_lists_in_the_gguf_package(self):
+        from gguf import GGUFReader
+        reader = GGUFReader(pack())
+        names = [tensor.name for tensor in reader.tensors]
+        self.assertEqual(names[0], "sluice.program")
+        self.assertEqual(names[-1], "token_embd.weight")
+        self.assertEqual(len(names), 3 + 30 * 8 + 2)
+        self.assertTrue(all(tensor.data_offset % 4096 == 0 for tensor in reader.tensors))
+
+    def test_threads_do_not_change_the_bytes(self):
+        path = WORK / "one-thread.gguf"
+        sluice("pack", model(), "--no-calibration", "-o", path, "--threads", 1)
+        self.assertEqual(path.read_bytes(), pack().read_bytes())
+
+    def test_a_full_disk_ends_in_one_error_and_no_file(self):
+        folder = WORK / "full"
+        folder.mkdir()
+        command = f"ulimit -f 20000; exec {SLUICE} pack {model()} --no-calibration -o {folder}/x.gguf"
+        result = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("x.gguf", one_error(self, result))
+        self.assertEqual(list(folder.iterdir()), [])
+
+    def test_an_interrupted_pack_leaves_nothing(self):
+        for stop in (signal.SIGINT, signal.SIGTERM):
+            folder = WORK / f"interrupted-{stop}"
+            folder.mkdir()
+            process = subprocess.Popen([SLUICE, "pack", model(), "--no-calibration", "-o",
+                                        folder / "x.gguf"], stderr=subprocess.DEVNULL)
+            while not list(folder.iterdir()):
+                time.sleep(0.01)
+            process.send_signal(stop)
+            self.assertEqual(process.wait(), 128 + stop)
+            self.assertEqual(list(folder.iterdir()), [])
+
+    def test_a_damaged_pack_is_refused(self):
+        data = bytearray(pack().read_bytes())
+        damaged = WORK / "damaged.gguf"
+        data[len(data) // 2] ^= 1
+        damaged.write_bytes(data)
+        self.assertIn("checksum", one_error(self, sluice("verify", damaged, expect=1)))
+        damaged.write_bytes(data[: len(data) // 2])
+        one_error(self, sluice("run", damaged, "-p", "x", expect=1))
+
+    def test_the_source_cannot_be_run_unpacked(self):
+        error = one_error(self, sluice("run", model(), "-p", "x", expect=1))
+        self.assertIn("sluice pack", error)
+
+
+class Running(unittest.TestCase):
+    def test_executors_write_the_same_text(self):
+        arguments = [pack(), "-p", "Name a river.", "-n", 6, "--temp", 1, "--seed", 7, "--quiet"]
+        fast = sluice("run", *arguments).stdout
+        self.assertEqual(fast, sluice("run", *arguments, "--engine", "ref").stdout)
+        self.assertEqual(fast, sluice("run", *arguments, "--threads", 1).stdout)
+
+    def test_executors_agree_bit_by_bit(self):
+        result = json.loads(sluice("verify", pack(), "--tokens", 10, "--json").stdout)
+        self.assertTrue(result["equal"])
+        self.assertGreater(result["values"], 1_000_000)
+
+    def test_it_knows_the_capital_of_france(self):
+        result = sluice("run", pack(), "-p", "What is the capital of France?", "-n", 20)
+        self.assertIn("Paris", result.stdout)
+
+    def test_memory_stays_near_the_pack(self):
+        answer = json.loads(sluice("run", pack(), "-p", "Tell a story.", "-n", 64, "--json").stdout)
+        kv = json.loads(sluice("inspect", pack(), "--json").stdout)["kv_bytes_per_position"]
+        limit = pack().stat().st_size + 200 * kv + 60_000_000
+        self.assertLess(answer["peak_memory_bytes"], limit)
+
+    def test_stop_strings_and_limits_end_the_answer(self):
+        answer = json.loads(sluice("run", pack(), "-p", "Count to ten.", "-n", 5, "--json").stdout)
+        self.assertEqual((answer["finish"], len(answer["tokens"])), ("length", 5))
+        answer = json.loads(sluice("run", pack(), "-p", "What is the capital of France?",
+                                   "--stop", "Paris", "-n", 30, "--json").stdout)
+        self.assertEqual(answer["finish"], "stop")
+        self.assertNotIn("Paris", answer["text"])
+
+    def test_bad_options_are_named(self):
+        for option, value in (("--temp", "-1"), ("--top-p", "0"), ("--min-p", "2"),
+                              ("--repeat-penalty", "0")):
+            one_error(self, sluice("run", pack(), "-p", "x", option, value, expect=1))
+        one_error(self, sluice("run", pack(), "-p", "x" * 5000, "--context", 64, expect=1))
+        one_error(self, sluice("run", pack(), "-p", "x", "--chat-template", "none", expect=1))
+
+    def test_perplexity_against_float(self):
+        text = WORK / "text.txt"
+        text.write_text("A river is a natural stream of fresh water that flows on land. " * 8)
+        result = json.loads(sluice("ppl", pack(), text, "--against", "float", "--source", model(),
+                                   "--json").stdout)
+        self.assertGreater(result["predictions"], 80)
+        self.assertLess(result["mean_kl"], 0.5)
+        self.assertGreater(result["mean_kl"], 0)
+        self.assertGreater(result["same_top"], 0.5)
+
+
+class Chatting(unittest.TestCase):
+    def setUp(self):
+        path = pack()
+        self.master, slave = pty.openpty()
+        self.process = subprocess.Popen([SLUICE, "chat", path, "--temp", "0"], stdin=slave,
+                                        stdout=slave, stderr=slave, start_new_session=True,
+                                        preexec_fn=lambda: __import__("fcntl").ioctl(0, 0x540E, 0))
+        os.close(slave)
+        self.seen = ""
+        self.wait_for("> ")
+
+    def tearDown(self):
+        self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+
+    def wait_for(self, text, seconds=120):
+        end = time.time() + seconds
+        start = len(self.seen)
+        while text not in self.seen[start:]:
+            if time.time() > end:
+                self.fail(f"waited for {text!r}; saw {self.seen[-2000:]!r}")
+            if select.select([self.master], [], [], 0.2)[0]:
+                try:
+                    self.seen += os.read(self.master, 65536).decode(errors="replace")
+                except OSError:
+                    self.fail(f"ended; saw {self.seen[-2000:]!r}")
+        return self.seen[start:]
+
+    def say(self, text):
+        os.write(self.master, text.encode() + b"\n")
+
+    def test_it_keeps_the_conversation_and_leaves(self):
+        self.say("My name is Ada. Please remember it.")
+        self.wait_for("tok/s")
+        self.wait_for("> ")
+        self.say("/show")
+        self.assertIn("2 messages", self.wait_for("> "))
+        self.say("/clear")
+        self.wait_for("> ")
+        self.say("/show")
+        self.assertIn("0 messages", self.wait_for("> "))
+        self.say("/bye")
+        self.assertEqual(self.process.wait(timeout=20), 0)
+
+    def test_ctrl_c_stops_the_answer_not_the_program(self):
+        self.say("Write a very long story about the sea.")
+        time.sleep(1.5)
+        os.write(self.master, b"\x03")
+        self.assertIn("cancelled", self.wait_for("> "))
+        os.write(self.master, b"\x03")
+        self.wait_for("leaves")
+        self.say("/bye")
+        self.assertEqual(self.process.wait(timeout=20), 0)
+
+    def test_settings_change_and_wrong_ones_are_refused(self):
+        self.say("/set temp 0.5")
+        self.wait_for("> ")
+        self.say("/set top-p 3")
+        self.assertIn("top_p", self.wait_for("> "))
+        self.say("/show")
+        self.assertIn("temp 0.5", self.wait_for("> "))
+        self.say("/nonsense")
+        self.assertIn("/help", self.wait_for("> "))
+
+
+if __name__ == "__main__":
+    SLUICE = sys.argv.pop(1)
+    with tempfile.TemporaryDirectory() as folder:
+        WORK = pathlib.Path(folder)
+        unittest.main(argv=sys.argv, verbosity=2)
