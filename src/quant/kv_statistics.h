@@ -10,8 +10,7 @@
 namespace sluice::quant {
 
 // After each half of a layer.
-void MeasureResidual(const model::FloatStream& stream, base::ThreadPool& pool,
-                     Calibration& result);
+void MeasureResidual(const model::FloatStream& stream, base::ThreadPool& pool, Calibration& result);
 // After FloatStream::Attention of `layer`.
 void MeasureAttention(const model::FloatStream& stream, const model::Hyper& hyper, uint32_t layer,
                       base::ThreadPool& pool, Calibration& result);

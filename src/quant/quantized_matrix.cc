@@ -24,7 +24,7 @@ std::span<const int8_t, 16> Levels(Codebook codebook) {
 int16_t ZeroIndex(Codebook codebook) { return codebook == Codebook::kSluice16 ? 7 : 8; }
 
 int32_t MaxSubScaleSum(const MatrixFormat& format) {
-  const int largest = format.bits == 8                             ? -kMinWeight8
+  const int largest = format.bits == 8                         ? -kMinWeight8
                       : format.codebook == Codebook::kSluice16 ? 15
                                                                : 8;
   return std::numeric_limits<int32_t>::max() / (format.group * largest * 127);
@@ -46,7 +46,9 @@ RowScale EncodeRowScale(double unit) {
   return {static_cast<int16_t>(mantissa), static_cast<int8_t>(exponent)};
 }
 
-double DecodeRowScale(RowScale scale) { return std::ldexp(static_cast<double>(scale.mantissa), -scale.exponent); }
+double DecodeRowScale(RowScale scale) {
+  return std::ldexp(static_cast<double>(scale.mantissa), -scale.exponent);
+}
 
 double RowUnit(const QuantizedMatrix& matrix, uint32_t row) {
   return DecodeRowScale({matrix.row_mantissa[row], matrix.row_exponent[row]});

@@ -10,9 +10,9 @@
 #include "base/check.h"
 #include "model/float_forward.h"
 #include "model/gemm.h"
+#include "quant/knobs.h"
 #include "quant/kv_statistics.h"
 #include "quant/search.h"
-#include "quant/knobs.h"
 
 namespace sluice::quant {
 namespace {
@@ -20,19 +20,17 @@ namespace {
 using base::Result;
 using base::Status;
 using model::Role;
+using model::Rows;
 
-constexpr size_t kTokenChunk = 1024;  // tokens that enter a Hessian at once
+constexpr size_t kTokenChunk = 1024;  // tokens that enter a second moment at once
+constexpr size_t kReportRows = 128;   // rows of a matrix on which its output error is measured
+constexpr size_t kReadRows = 256;
 
-class Clock {
- public:
-  double Seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
+using Clock = std::chrono::steady_clock;
 
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
-
+// Two streams of hidden states go through the model side by side: one as the float model has them,
+// one as the matrices quantised so far produce them. The second gives the inputs on which the next
+// matrix is rounded; the first, what its outputs should be.
 class Run {
  public:
   Run(const model::Model& model, const QuantizeOptions& options, const Sink& sink)
@@ -41,22 +39,30 @@ class Run {
   Result<QuantizeOutcome> Go();
 
  private:
-  Status Table(Role role);
+  // What is known of a matrix's input.
+  struct Input {
+    std::vector<float> moment;  // sum of x x^T, lower triangle
+    std::vector<float> cross;   // sum of (own x - x) x^T, or empty
+    Factor factor;
+  };
+
+  Status Table(Role role, const Input* input);
   Status Layer(uint32_t layer);
-  // Quantises w.Of(role) and replaces it by the values of the result.
-  Status Matrix(Role role, uint32_t layer, std::vector<float>& w, const Factor* factor,
-                std::span<const float> hessian);
+  Status LayerWithInputs(uint32_t layer, const model::LayerWeights& own);
+  Status Matrix(Role role, uint32_t layer, std::vector<float>& w, const Input* input);
   Status CheckFinite(Role role, uint32_t layer, std::span<const float> values, size_t cols,
                      uint64_t first_row) const;
-  std::vector<float> Hessian(model::Rows x);
-  void Step(std::string_view what);
+  Input MeasureInput(Rows x, Rows own);
+  Result<Input> MeasureHeadInput();
+  double OutputError(const std::vector<float>& w, const std::vector<float>& value, size_t rows,
+                     const Input& input);
 
   const model::Model& model_;
   const QuantizeOptions& options_;
   const Sink& sink_;
   base::ThreadPool pool_;
-  std::optional<model::FloatStream> stream_;
-  std::optional<model::FloatStream> fstream_;
+  std::optional<model::FloatStream> own_;      // the float model's
+  std::optional<model::FloatStream> rounded_;  // the quantised model's
   QuantizeOutcome outcome_;
   uint64_t done_ = 0;
   uint64_t total_ = 0;
@@ -64,206 +70,238 @@ class Run {
 
 Status Run::CheckFinite(Role role, uint32_t layer, std::span<const float> values, size_t cols,
                         uint64_t first_row) const {
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (std::isfinite(values[i])) continue;
-    return base::Fail(
-        fmt::format("{}: tensor {} of layer {}", model_.name, RoleName(role), layer),
-        fmt::format("{} in row {}, column {}", values[i], first_row + i / cols, i % cols),
-        "a finite value");
-  }
-  return {};
+  const auto bad = std::ranges::find_if(values, [](float v) { return !std::isfinite(v); });
+  if (bad == values.end()) return {};
+  const auto at = static_cast<size_t>(bad - values.begin());
+  const bool global = std::ranges::find(model::GlobalRoles(), role) != model::GlobalRoles().end();
+  return base::Fail(fmt::format("{}: tensor {}{}", model_.name, RoleName(role),
+                                global ? "" : fmt::format(" of layer {}", layer)),
+                    fmt::format("{} in row {}, column {}", *bad, first_row + at / cols, at % cols),
+                    "a finite value");
 }
 
-void Run::Step(std::string_view what) {
-  ++done_;
-  if (options_.progress) options_.progress(what, done_, total_);
-}
-
-std::vector<float> Run::Hessian(model::Rows x) {
-  std::vector<float> h(x.cols * x.cols, 0);
-  std::vector<float> xs;
+// Second moments of the tokens' inputs, and their factor.
+Run::Input Run::MeasureInput(Rows x, Rows own) {
+  const size_t n = x.cols;
+  Input input;
+  input.moment.assign(n * n, 0);
+  if (own.data != nullptr) input.cross.assign(n * n, 0);
+  std::vector<float> difference;
   for (size_t first = 0; first < x.rows; first += kTokenChunk) {
     const size_t rows = std::min(kTokenChunk, x.rows - first);
-    const float* data = x.data + first * x.cols;
-    if(knobs.tokw){
-      xs.resize(rows*x.cols);
-      auto res=stream_->Residual();
-      for(size_t t=0;t<rows;t++){ double s=0; auto r=res[first+t]; for(float v:r)s+=double(v)*v; s/=double(r.size());
-        double sx=0; for(size_t i=0;i<x.cols;i++)sx+=double(data[t*x.cols+i])*data[t*x.cols+i]; sx/=double(x.cols);
-        float g=knobs.tokw==1?float(1/std::sqrt(s+1e-6)): float(1/std::sqrt(sx+1e-12));
-        for(size_t i=0;i<x.cols;i++)xs[t*x.cols+i]=data[t*x.cols+i]*g;}
-      data=xs.data();
-    }
-    model::Gemm(&pool_, x.cols, x.cols, rows, {data, 1, x.cols}, {data, x.cols, 1}, h.data(),
-                x.cols, {.accumulate = true, .lower = true});
+    const float* data = x.data + first * n;
+    model::Gemm(&pool_, n, n, rows, {data, 1, n}, {data, n, 1}, input.moment.data(), n,
+                {.accumulate = true, .lower = true});
+    if (own.data == nullptr) continue;
+    difference.resize(rows * n);
+    pool_.ParallelFor(rows, [&](size_t row) {
+      for (size_t i = row * n; i < (row + 1) * n; ++i) {
+        difference[i] = own.data[first * n + i] - data[i];
+      }
+    });
+    model::Gemm(&pool_, n, n, rows, {difference.data(), 1, n}, {data, n, 1}, input.cross.data(), n,
+                {.accumulate = true});
   }
-  return h;
+  input.factor =
+      FactorHessian(input.moment, static_cast<uint32_t>(n), options_.recipe.group, pool_);
+  return input;
 }
 
-Status Run::Matrix(Role role, uint32_t layer, std::vector<float>& w, const Factor* factor,
-                   std::span<const float> hessian) {
-  const Clock clock;
-  const auto [rows64, cols64] = model::ExpectedShape(model_.hyper, role);
-  const auto rows = static_cast<uint32_t>(rows64);
-  const auto cols = static_cast<uint32_t>(cols64);
+// Squared error of the outputs over their square, on some rows.
+double Run::OutputError(const std::vector<float>& w, const std::vector<float>& value, size_t rows,
+                        const Input& input) {
+  const size_t n = input.factor.cols;
+  const size_t step = (rows + kReportRows - 1) / kReportRows;
+  const size_t count = (rows + step - 1) / step;
+  std::vector<float> picked(2 * count * n);  // rows of w, then of value - w
+  for (size_t i = 0; i < count; ++i) {
+    for (size_t c = 0; c < n; ++c) {
+      const size_t at = i * step * n + c;
+      picked[i * n + c] = w[at];
+      picked[(count + i) * n + c] = value[at] - w[at];
+    }
+  }
+  // x M x^T, M symmetric: its lower triangle counts twice off the diagonal.
+  std::vector<float> triangle = input.moment;
+  pool_.ParallelFor(n, [&](size_t i) {
+    for (size_t j = 0; j < i; ++j) triangle[i * n + j] *= 2;
+    std::fill(&triangle[i * n] + i + 1, &triangle[i * n] + n, 0.0f);
+  });
+  std::vector<float> product(picked.size());
+  model::Gemm(&pool_, 2 * count, n, n, {picked.data(), n, 1}, {triangle.data(), n, 1},
+              product.data(), n);
+  double sums[2] = {0, 0};
+  for (size_t i = 0; i < picked.size(); ++i) {
+    sums[i / (count * n)] += double{picked[i]} * double{product[i]};
+  }
+  return sums[0] > 0 ? sums[1] / sums[0] : 0;
+}
+
+// Quantises `w`, hands the result on and replaces `w` by its values.
+Status Run::Matrix(Role role, uint32_t layer, std::vector<float>& w, const Input* input) {
+  const auto start = Clock::now();
+  const auto [rows, cols] = model::ExpectedShape(model_.hyper, role);
+  const auto row_count = static_cast<uint32_t>(rows);
+  const auto col_count = static_cast<uint32_t>(cols);
   const MatrixFormat format = options_.recipe.FormatOf(role, layer, model_.hyper.tied);
-  QuantizedMatrix matrix =
-      factor && knobs.gptq && (format.bits==4||knobs.gptq8) ? GptqMatrix(w, rows, format, *factor, pool_)
-             : SearchMatrix(w, rows, cols, format, factor?std::span<const float>(factor->importance):std::span<const float>(), pool_);
+  QuantizedMatrix matrix;
+  if (input == nullptr) {
+    matrix = SearchMatrix(w, row_count, col_count, format, {}, pool_);
+  } else if (input->cross.empty()) {
+    matrix = GptqMatrix(w, row_count, format, input->factor, pool_);
+  } else {
+    const std::vector<float> wanted =
+        CorrectForInputs(w, row_count, input->cross, knobs.correct, input->factor, pool_);
+    matrix = GptqMatrix(wanted, row_count, format, input->factor, pool_);
+  }
+
+  std::vector<float> value(w.size());
   std::vector<double> squares(rows, 0), errors(rows, 0);
-  std::vector<float> difference(w.size());
   pool_.ParallelFor(rows, [&](size_t r) {
-    std::vector<float> value(cols);
-    Dequantize(matrix, static_cast<uint32_t>(r), value);
-    for (size_t c = 0; c < cols; ++c) {
-      const float original = w[r * cols + c];
-      difference[r * cols + c] = value[c] - original;
-      squares[r] += double{original} * double{original};
-      errors[r] += double{difference[r * cols + c]} * double{difference[r * cols + c]};
+    Dequantize(matrix, static_cast<uint32_t>(r), {&value[r * cols], cols});
+    for (size_t i = r * cols; i < (r + 1) * cols; ++i) {
+      const double error = double{value[i]} - double{w[i]};
+      squares[r] += double{w[i]} * double{w[i]};
+      errors[r] += error * error;
     }
   });
-  TensorReport report{.role = role, .layer = layer, .bits = format.bits};
   double square = 0, error = 0;
   for (size_t r = 0; r < rows; ++r) {
     square += squares[r];
     error += errors[r];
   }
+  TensorReport report{.role = role, .layer = layer, .bits = format.bits};
   report.weight_error = square > 0 ? error / square : 0;
-  if (!hessian.empty()) {
-    // sum over rows of e H e^T, with the lower triangle of H counted twice off the diagonal.
-    const auto quadratic = [&](const std::vector<float>& m) {
-      std::vector<float> full(hessian.begin(), hessian.end());
-      std::vector<float> product(m.size());
-      pool_.ParallelFor(cols, [&](size_t i) {
-        for (size_t j = 0; j < i; ++j) full[i * cols + j] *= 2;
-        for (size_t j = i + 1; j < cols; ++j) full[i * cols + j] = 0;
-      });
-      model::Gemm(&pool_, rows, cols, cols, {m.data(), cols, 1}, {full.data(), cols, 1},
-                  product.data(), cols);
-      double sum = 0;
-      for (size_t i = 0; i < m.size(); ++i) sum += double{m[i]} * double{product[i]};
-      return sum;
-    };
-    const double output = quadratic(w);
-    report.output_error = output > 0 ? quadratic(difference) / output : 0;
-  }
-  for (size_t i = 0; i < w.size(); ++i) w[i] += difference[i];
-  report.seconds = clock.Seconds();
+  if (input != nullptr) report.output_error = OutputError(w, value, rows, *input);
+  w = std::move(value);
+  report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   outcome_.tensors.push_back(report);
   SLUICE_TRY_VOID(sink_(role, layer, std::move(matrix)));
-  Step(RoleName(role));
+  ++done_;
+  if (options_.progress) options_.progress(RoleName(role), done_, total_);
   return {};
 }
 
-Status Run::Table(Role role) {
-  const Clock clock;
+Status Run::Table(Role role, const Input* input) {
   const model::FloatTensor& tensor = model_.Get(role);
-  std::vector<float> w(tensor.rows() * tensor.cols());
-  constexpr size_t kRows = 256;
-  std::vector<Status> found((tensor.rows() + kRows - 1) / kRows);
+  const uint64_t cols = tensor.cols();
+  std::vector<float> w(tensor.rows() * cols);
+  std::vector<Status> found((tensor.rows() + kReadRows - 1) / kReadRows);
   pool_.ParallelFor(found.size(), [&](size_t block) {
-    const uint64_t row = block * kRows;
-    const uint64_t rows = std::min<uint64_t>(kRows, tensor.rows() - row);
-    const std::span<float> part(w.data() + row * tensor.cols(), rows * tensor.cols());
+    const uint64_t row = block * kReadRows;
+    const uint64_t rows = std::min<uint64_t>(kReadRows, tensor.rows() - row);
+    const std::span<float> part(w.data() + row * cols, rows * cols);
     tensor.ReadRows(row, rows, part);
-    found[block] = CheckFinite(role, 0, part, tensor.cols(), row);
+    found[block] = CheckFinite(role, 0, part, cols, row);
   });
   for (const Status& status : found) SLUICE_TRY_VOID(status);
-  return Matrix(role, 0, w, nullptr, {});
+  return Matrix(role, 0, w, input);
 }
 
 Status Run::Layer(uint32_t layer) {
-  const model::Hyper& hyper = model_.hyper;
   model::LayerWeights w = ReadLayer(model_, layer, pool_);
   for (const Role role : model::LayerRoles()) {
-    const auto& values = w.Of(role);
+    const std::vector<float>& values = w.Of(role);
     if (values.empty()) continue;
-    SLUICE_TRY_VOID(CheckFinite(role, layer, values, model::ExpectedShape(hyper, role).second, 0));
+    const size_t cols = model::ExpectedShape(model_.hyper, role).second;
+    SLUICE_TRY_VOID(CheckFinite(role, layer, values, cols, 0));
   }
-  model::LayerWeights q = w;
-  const auto quantise = [&](std::initializer_list<Role> roles, model::Rows x, model::Rows xf) -> Status {
-    if (!stream_) {
-      for (const Role role : roles) SLUICE_TRY_VOID(Matrix(role, layer, q.Of(role), nullptr, {}));
-      return {};
-    }
-    std::vector<float> hessian = Hessian(x);
-    const Factor factor = FactorHessian(hessian, static_cast<uint32_t>(x.cols),
-                                        options_.recipe.group, pool_);
-    if (knobs.correct > 0 && fstream_) {
-      // M = (xf - x)^T x ; W += a * W M H^-1
-      const size_t n=x.cols;
-      std::vector<float> dx(x.rows*n); 
-      for(size_t i=0;i<dx.size();i++) dx[i]=xf.data[i]-x.data[i];
-      if(knobs.tokw){auto res=stream_->Residual();
-        for(size_t t=0;t<x.rows;t++){ double s=0; auto r=res[t]; for(float v:r)s+=double(v)*v; s/=double(r.size());
-        double sx=0; for(size_t i=0;i<n;i++)sx+=double(x.data[t*n+i])*x.data[t*n+i]; sx/=double(n);
-        float g=knobs.tokw==1?float(1/(s+1e-6)): float(1/(sx+1e-12));
-        for(size_t i=0;i<n;i++)dx[t*n+i]*=g;}}
-      std::vector<float> m(n*n);
-      model::Gemm(&pool_,n,n,x.rows,{dx.data(),1,n},{x.data,n,1},m.data(),n);
-      // H^-1 via factor: H = R D R^T (order) ; full inverse by solving; plain double loops parallel
-      // solve Y H = B rows: Y R D R^T = B -> Z R^T = B ; Z: for j from n-1 down.. ; then scale, then Y R = Z
-      for (const Role role: roles){ auto& W=q.Of(role); size_t rows=W.size()/n; std::vector<float> B(W.size());
-        model::Gemm(&pool_,rows,n,n,{W.data(),n,1},{m.data(),n,1},B.data(),n);
-        // transpose R for contiguous
-        std::vector<float> rt(n*n); for(size_t i=0;i<n;i++)for(size_t j=i;j<n;j++)rt[j*n+i]=factor.r[i*n+j];
-        pool_.ParallelFor(rows,[&](size_t r){ std::vector<float> y(n); for(size_t j=0;j<n;j++)y[j]=B[r*n+factor.order[j]];
-          // Z R^T = B: B_j = sum_{i>=j} z_i R[j][i]  -> z_j from last: after z_j known subtract from B_i for i<j: z_j R[i][j]
-          for(size_t j=n;j-->0;){ float z=y[j]; const float* c=&rt[j*n]; for(size_t i=0;i<j;i++)y[i]-=z*c[i]; }
-          for(size_t j=0;j<n;j++)y[j]/=factor.d[j];
-          // Y R = Z : Z_j = sum_{i<=j} y_i R[i][j]
-          for(size_t i=0;i<n;i++){ float v=y[i]; const float* c=&factor.r[i*n]; for(size_t j=i+1;j<n;j++)y[j]-=v*c[j]; }
-          for(size_t j=0;j<n;j++)W[r*n+factor.order[j]]+=knobs.correct*y[j]; });
-      }
-    }
-    for (const Role role : roles) {
-      SLUICE_TRY_VOID(Matrix(role, layer, q.Of(role), &factor, hessian));
-    }
-    return {};
-  };
-  if (!stream_) {
-    SLUICE_TRY_VOID(quantise({Role::kQ, Role::kK, Role::kV, Role::kO, Role::kGate, Role::kUp, Role::kDown}, {}, {}));
-    return {};
+  if (own_) return LayerWithInputs(layer, w);
+  for (const Role role :
+       {Role::kQ, Role::kK, Role::kV, Role::kO, Role::kGate, Role::kUp, Role::kDown}) {
+    SLUICE_TRY_VOID(Matrix(role, layer, w.Of(role), nullptr));
   }
-  auto& s=*stream_; auto* f=fstream_?&*fstream_:nullptr;
-  const model::LayerWeights& u = f ? q : w;
-  model::Rows x, xf;
-  if(f) xf=f->AttentionInput(w);
-  SLUICE_TRY_VOID(quantise({Role::kQ, Role::kK, Role::kV}, s.AttentionInput(w), xf));
-  if(f) xf=f->Attention(w);
-  x=s.Attention(u);
-  MeasureAttention(f?*f:s, hyper, layer, pool_, outcome_.calibration);
-  SLUICE_TRY_VOID(quantise({Role::kO}, x, xf));
-  if(f) f->AddAttention(w);
-  s.AddAttention(u);
-  MeasureResidual(f?*f:s, pool_, outcome_.calibration);
-  if(f) xf=f->FfnInput(w);
-  SLUICE_TRY_VOID(quantise({Role::kGate, Role::kUp}, s.FfnInput(w), xf));
-  if(f) xf=f->Gate(w);
-  SLUICE_TRY_VOID(quantise({Role::kDown}, s.Gate(u), xf));
-  if(f) f->AddFfn(w);
-  s.AddFfn(u);
-  MeasureResidual(f?*f:s, pool_, outcome_.calibration);
   return {};
 }
 
+Status Run::LayerWithInputs(uint32_t layer, const model::LayerWeights& own) {
+  model::LayerWeights rounded = own;
+  const auto quantise = [&](std::initializer_list<Role> roles, Rows x, Rows own_x) -> Status {
+    const Input input = MeasureInput(x, own_x);
+    for (const Role role : roles) SLUICE_TRY_VOID(Matrix(role, layer, rounded.Of(role), &input));
+    return {};
+  };
+  model::FloatStream& o = *own_;
+  Calibration& calibration = outcome_.calibration;
+  if (!rounded_) {
+    SLUICE_TRY_VOID(quantise({Role::kQ, Role::kK, Role::kV}, o.AttentionInput(own), {}));
+    Rows x = o.Attention(own);
+    MeasureAttention(o, model_.hyper, layer, pool_, calibration);
+    SLUICE_TRY_VOID(quantise({Role::kO}, x, {}));
+    o.AddAttention(own);
+    SLUICE_TRY_VOID(quantise({Role::kGate, Role::kUp}, o.FfnInput(own), {}));
+    SLUICE_TRY_VOID(quantise({Role::kDown}, o.Gate(own), {}));
+    o.AddFfn(own);
+    return {};
+  }
+  model::FloatStream& r = *rounded_;
+  const auto both = [&](std::initializer_list<Role> roles, Rows x, Rows own_x) {
+    return quantise(roles, x, knobs.correct > 0 ? own_x : Rows{});
+  };
+  Rows own_x = o.AttentionInput(own);
+  SLUICE_TRY_VOID(both({Role::kQ, Role::kK, Role::kV}, r.AttentionInput(rounded), own_x));
+  own_x = o.Attention(own);
+  MeasureAttention(o, model_.hyper, layer, pool_, calibration);
+  SLUICE_TRY_VOID(both({Role::kO}, r.Attention(rounded), own_x));
+  o.AddAttention(own);
+  r.AddAttention(rounded);
+  MeasureResidual(o, pool_, calibration);
+  own_x = o.FfnInput(own);
+  SLUICE_TRY_VOID(both({Role::kGate, Role::kUp}, r.FfnInput(rounded), own_x));
+  own_x = o.Gate(own);
+  SLUICE_TRY_VOID(both({Role::kDown}, r.Gate(rounded), own_x));
+  o.AddFfn(own);
+  r.AddFfn(rounded);
+  MeasureResidual(o, pool_, calibration);
+  return {};
+}
+
+// The head comes first in the stream, but its input last in the model: one more pass.
+Result<Run::Input> Run::MeasureHeadInput() {
+  model::FloatStream stream = *own_;
+  for (uint32_t layer = 0; layer < model_.hyper.n_layers; ++layer) {
+    const model::LayerWeights w = ReadLayer(model_, layer, pool_);
+    stream.AttentionInput(w);
+    stream.Attention(w);
+    stream.AddAttention(w);
+    stream.FfnInput(w);
+    stream.Gate(w);
+    stream.AddFfn(w);
+    ++done_;
+    if (options_.progress) options_.progress("head input", done_, total_);
+  }
+  return MeasureInput(stream.Final(), {});
+}
+
 Result<QuantizeOutcome> Run::Go() {
-  SLUICE_TRY_VOID(CheckRecipe(options_.recipe, model_.hyper));
-  outcome_.calibration = DefaultCalibration(model_.hyper);
-  total_ = (model_.hyper.tied ? 1 : 2) + uint64_t{model_.hyper.n_layers} * 7;
-  if (options_.progress) options_.progress("start", 0, total_);
-  SLUICE_TRY_VOID(Table(Role::kEmbedding));
-  if (!model_.hyper.tied) SLUICE_TRY_VOID(Table(Role::kHead));
-  if (!options_.calibration.empty()) {
+  const model::Hyper& hyper = model_.hyper;
+  SLUICE_TRY_VOID(CheckRecipe(options_.recipe, hyper));
+  outcome_.calibration = DefaultCalibration(hyper);
+  SLUICE_TRY_VOID(
+      CheckFinite(Role::kOutputNorm, 0, model_.ReadAll(Role::kOutputNorm), hyper.hidden, 0));
+  const bool calibrate = !options_.calibration.empty();
+  if (calibrate) {
     outcome_.calibration.measured = true;
     for (const auto& window : options_.calibration) outcome_.calibration.tokens += window.size();
-    SLUICE_TRY(stream_, model::FloatStream::Create(model_, options_.calibration, pool_));
-    if (knobs.prefix) fstream_ = *stream_;
+    SLUICE_TRY(own_, model::FloatStream::Create(model_, options_.calibration, pool_));
+    if (knobs.prefix) rounded_ = own_;
   }
-  for (uint32_t layer = 0; layer < model_.hyper.n_layers; ++layer) {
-    SLUICE_TRY_VOID(Layer(layer));
+  // 8 bits need no help.
+  const bool measure_head =
+      calibrate && options_.recipe.FormatOf(Role::kHead, 0, hyper.tied).bits == 4;
+  total_ = (hyper.tied ? 1 : 2) + uint64_t{hyper.n_layers} * (measure_head ? 8 : 7);
+  if (options_.progress) options_.progress("start", 0, total_);
+
+  std::optional<Input> head_input;
+  if (measure_head) {
+    SLUICE_TRY(head_input, MeasureHeadInput());
   }
-  ChooseWideHeads(outcome_.calibration);
+  const Input* head = head_input ? &*head_input : nullptr;
+  SLUICE_TRY_VOID(Table(Role::kEmbedding, hyper.tied ? head : nullptr));
+  if (!hyper.tied) SLUICE_TRY_VOID(Table(Role::kHead, head));
+  head_input.reset();
+  for (uint32_t layer = 0; layer < hyper.n_layers; ++layer) SLUICE_TRY_VOID(Layer(layer));
+  if (calibrate) ChooseWideHeads(outcome_.calibration);
   return std::move(outcome_);
 }
 

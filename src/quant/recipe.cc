@@ -23,7 +23,7 @@ using base::Status;
 using Json = nlohmann::json;
 using model::Role;
 
-constexpr std::array kMatrixRoles = {Role::kEmbedding, Role::kHead, Role::kQ,  Role::kK,  Role::kV,
+constexpr std::array kMatrixRoles = {Role::kEmbedding, Role::kHead, Role::kQ,  Role::kK,   Role::kV,
                                      Role::kO,         Role::kGate, Role::kUp, Role::kDown};
 constexpr uint64_t kMaxRecipeBytes = 1 << 20;
 
@@ -134,7 +134,8 @@ Result<Recipe> ParseRecipe(std::string_view text, std::string object) {
   const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
     if (event == Json::parse_event_t::object_start) open.emplace_back();
     if (event == Json::parse_event_t::object_end) open.pop_back();
-    if (event == Json::parse_event_t::key && !open.back().insert(parsed.get<std::string>()).second) {
+    if (event == Json::parse_event_t::key &&
+        !open.back().insert(parsed.get<std::string>()).second) {
       repeated = parsed.get<std::string>();
     }
     return true;
@@ -147,9 +148,9 @@ Result<Recipe> ParseRecipe(std::string_view text, std::string object) {
   }
   if (!repeated.empty()) return Fail(object, fmt::format("key \"{}\" twice", repeated));
 
-  SLUICE_TRY_VOID(CheckKeys(object, json,
-                            {"name", "description", "group", "default", "roles", "layers", "tied",
-                             "screen_head"}));
+  SLUICE_TRY_VOID(CheckKeys(
+      object, json,
+      {"name", "description", "group", "default", "roles", "layers", "tied", "screen_head"}));
   Recipe recipe;
   SLUICE_TRY(recipe.name, GetText(object, json, "name"));
   if (json.contains("description")) {
@@ -196,8 +197,8 @@ Result<Recipe> ParseRecipe(std::string_view text, std::string object) {
   if (recipe.screen_head) {
     for (const bool tied : {false, true}) {
       if (recipe.FormatOf(Role::kHead, 0, tied).bits != 8) {
-        return Fail(object + ": screen_head", tied ? "true with a tied table of 4 bits"
-                                                   : "true with a head of 4 bits",
+        return Fail(object + ": screen_head",
+                    tied ? "true with a tied table of 4 bits" : "true with a head of 4 bits",
                     "8 bits, whose high plane is the screen");
       }
     }

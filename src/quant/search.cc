@@ -11,7 +11,8 @@
 
 // The inner loops run over 16 lanes and are compiled for several instruction sets. Additions are
 // never reordered across lanes, so all of them give the same bits.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_ADDRESS__)
 #define SLUICE_VECTOR_CLONES \
   __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -49,9 +50,9 @@ template <Grid grid, typename T>
   if constexpr (grid == Grid::kSluice16) {
     constexpr struct {
       float middle, step;
-    } kLadder[] = {{-13, 4},  {-9.5f, 3}, {-7, 2},   {-5, 2}, {-3, 2}, {-1.5f, 1}, {-0.5f, 1},
-                   {0.5f, 1}, {1.5f, 1},  {2.5f, 1}, {4, 2},  {6, 2},  {8, 2},     {10.5f, 3},
-                   {13.5f, 3}};
+    } kLadder[] = {{-13, 4},   {-9.5f, 3}, {-7, 2},   {-5, 2},    {-3, 2},
+                   {-1.5f, 1}, {-0.5f, 1}, {0.5f, 1}, {1.5f, 1},  {2.5f, 1},
+                   {4, 2},     {6, 2},     {8, 2},    {10.5f, 3}, {13.5f, 3}};
     T level = zero - 15.0f;
 #pragma GCC unroll 15
     for (const auto& rung : kLadder) level += x > rung.middle ? zero + rung.step : zero;
@@ -92,12 +93,14 @@ struct Fit {
 
 float SumLanes(const float* lanes) {
   float sum[4];
-  for (size_t i = 0; i < 4; ++i) sum[i] = (lanes[i] + lanes[i + 4]) + (lanes[i + 8] + lanes[i + 12]);
+  for (size_t i = 0; i < 4; ++i)
+    sum[i] = (lanes[i] + lanes[i + 4]) + (lanes[i + 8] + lanes[i + 12]);
   return (sum[0] + sum[2]) + (sum[1] + sum[3]);
 }
 
 template <Grid grid>
-[[gnu::always_inline]] inline Fit FitGroupBody(const float* w, const float* d, size_t size, float inverse) {
+[[gnu::always_inline]] inline Fit FitGroupBody(const float* w, const float* d, size_t size,
+                                               float inverse) {
   float cross[kLanes] = {};
   float square[kLanes] = {};
   for (size_t i = 0; i < size; i += kLanes) {
@@ -232,10 +235,12 @@ QuantizedMatrix SearchMatrix(std::span<const float> w, uint32_t rows, uint32_t c
         int best = 0;
         if (unit > 0) {
           const int wanted = static_cast<int>(std::lround(double{scales[g]} / unit));
+          const int sign = wanted < 0 ? -1 : 1;
           float best_error = 0;  // relative to sub-scale 0, whose error is sum d w^2
-          const int reach = format.bits == 8 || wanted == 0 ? 0 : std::abs(wanted) < 32 ? 1 : 2;
-          for (int sub = wanted - reach; sub <= wanted + reach; ++sub) {
-            if (sub == 0 || std::abs(sub) > 127 || std::abs(sub) > std::abs(wanted) + 0) continue;
+          // Larger ones would break the row's sum, smaller ones may fit better.
+          const int reach = format.bits == 8 ? 0 : 2;
+          for (int step = 0; step <= reach && step < std::abs(wanted); ++step) {
+            const int sub = wanted - sign * step;
             const auto scale = static_cast<float>(unit * sub);
             const Fit fit = FitGroup(grid, values, &d[g * group], group, 1 / scale);
             const float error = scale * (scale * fit.square - 2 * fit.cross);
@@ -249,7 +254,7 @@ QuantizedMatrix SearchMatrix(std::span<const float> w, uint32_t rows, uint32_t c
         const float inverse = best == 0 ? 0 : static_cast<float>(1 / (unit * best));
         for (size_t c = 0; c < group; ++c) {
           const float x = values[c] * inverse;
-          const float level = grid == Grid::kSluice16 ? Nearest<Grid::kSluice16, float>(x)
+          const float level = grid == Grid::kSluice16  ? Nearest<Grid::kSluice16, float>(x)
                               : grid == Grid::kLinear4 ? Nearest<Grid::kLinear4, float>(x)
                                                        : Nearest<Grid::kLinear8, float>(x);
           result.weights[r * padded + g * group + c] = StoredWeight(grid, level);
@@ -387,8 +392,9 @@ struct Trial {
 //   r: R at the group's first row and column, rows `stride` apart; d: [size]
 //   trials: [kTogether], scale in, the rest out
 template <Grid grid>
-[[gnu::always_inline]] inline void RunGroupBody(const Lanes* w, const Lanes* x, size_t size, const float* r, size_t stride,
-                         const float* d, Trial* trials) {
+[[gnu::always_inline]] inline void RunGroupBody(const Lanes* w, const Lanes* x, size_t size,
+                                                const float* r, size_t stride, const float* d,
+                                                Trial* trials) {
   Lanes inverse[kTogether];
   for (size_t t = 0; t < kTogether; ++t) {
     inverse[t] = trials[t].scale == 0.0f ? Lanes{} : 1.0f / trials[t].scale;
@@ -452,6 +458,58 @@ SLUICE_VECTOR_CLONES void FeedForward(const Lanes* errors, size_t count, const f
 }
 
 }  // namespace
+
+std::vector<float> CorrectForInputs(std::span<const float> w, uint32_t rows,
+                                    std::span<const float> cross, float strength,
+                                    const Factor& factor, base::ThreadPool& pool) {
+  const size_t n = factor.cols;
+  SLUICE_CHECK(w.size() == size_t{rows} * n && cross.size() == n * n);
+  std::vector<float> product(size_t{rows} * n);
+  model::Gemm(&pool, rows, n, n, {w.data(), n, 1}, {cross.data(), n, 1}, product.data(), n);
+  // y (R D R^T) = product, columns in the factor's order: z R^T = product from the last column to
+  // the first, then y R = z / D from the first to the last. Block by block, the influence of all
+  // blocks done is a product, and what is left is a small triangle.
+  std::vector<float> y(product.size());
+  pool.ParallelFor(rows, [&](size_t row) {
+    for (size_t j = 0; j < n; ++j) y[row * n + j] = product[row * n + factor.order[j]];
+  });
+  const std::vector<float>& r = factor.r;
+  const size_t blocks = (n + kFactorBlock - 1) / kFactorBlock;
+  for (size_t b = blocks; b-- > 0;) {
+    const size_t first = b * kFactorBlock;
+    const size_t end = std::min(n, first + kFactorBlock);
+    model::Gemm(&pool, rows, end - first, n - end, {y.data() + end, n, 1},
+                {r.data() + first * n + end, 1, n}, &y[first], n,
+                {.accumulate = true, .subtract = true});
+    pool.ParallelFor(rows, [&](size_t row) {
+      float* z = &y[row * n];
+      for (size_t j = end; j-- > first;) {
+        for (size_t i = j + 1; i < end; ++i) z[j] -= z[i] * r[j * n + i];
+      }
+    });
+  }
+  pool.ParallelFor(rows, [&](size_t row) {
+    for (size_t j = 0; j < n; ++j) y[row * n + j] /= factor.d[j];
+  });
+  for (size_t first = 0; first < n; first += kFactorBlock) {
+    const size_t end = std::min(n, first + kFactorBlock);
+    model::Gemm(&pool, rows, end - first, first, {y.data(), n, 1}, {&r[first], n, 1}, &y[first], n,
+                {.accumulate = true, .subtract = true});
+    pool.ParallelFor(rows, [&](size_t row) {
+      float* z = &y[row * n];
+      for (size_t i = first; i < end; ++i) {
+        for (size_t j = i + 1; j < end; ++j) z[j] -= z[i] * r[i * n + j];
+      }
+    });
+  }
+  std::vector<float> corrected(w.begin(), w.end());
+  pool.ParallelFor(rows, [&](size_t row) {
+    for (size_t j = 0; j < n; ++j) {
+      corrected[row * n + factor.order[j]] += strength * y[row * n + j];
+    }
+  });
+  return corrected;
+}
 
 QuantizedMatrix GptqMatrix(std::span<const float> w, uint32_t rows, MatrixFormat format,
                            const Factor& factor, base::ThreadPool& pool) {
