@@ -85,26 +85,6 @@ void ThreadPool::OnEachThread(const std::function<void(unsigned)>& body) {
   }
 }
 
-void Barrier::Wait() {
-  if (threads_ == 1) return;
-  const int seen = generation_.load(std::memory_order_relaxed);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads_) {
-    arrived_.store(0, std::memory_order_relaxed);
-    generation_.fetch_add(1, std::memory_order_release);
-    generation_.notify_all();
-    return;
-  }
-  for (int i = 0; i < kSpins + kYields; ++i) {
-    if (generation_.load(std::memory_order_acquire) != seen) return;
-    if (i < kSpins) {
-      Pause();
-    } else {
-      std::this_thread::yield();
-    }
-  }
-  generation_.wait(seen, std::memory_order_acquire);
-}
-
 void ThreadPool::ParallelFor(size_t count, const std::function<void(size_t)>& body) {
   std::atomic<size_t> next{0};
   OnEachThread([&](unsigned) {

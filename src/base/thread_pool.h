@@ -42,22 +42,6 @@ class ThreadPool {
   std::atomic<bool> stop_{false};
 };
 
-// Where the threads of one OnEachThread meet: Wait() returns once all of them have called it, and
-// what each wrote before is seen by all after. For steps of microseconds: it polls for a while
-// before it sleeps.
-class Barrier {
- public:
-  explicit Barrier(unsigned threads) : threads_(threads) {}
-  Barrier(const Barrier&) = delete;
-  Barrier& operator=(const Barrier&) = delete;
-  void Wait();
-
- private:
-  const unsigned threads_;
-  std::atomic<unsigned> arrived_{0};
-  std::atomic<int> generation_{0};  // counts meetings
-};
-
 // Cores this process may use (its affinity mask), at least 1.
 unsigned AvailableCores();
 

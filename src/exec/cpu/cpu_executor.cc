@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "base/phases.h"
 #include "base/thread_pool.h"
 #include "exec/cpu/activations.h"
 #include "exec/cpu/best.h"
@@ -69,15 +70,6 @@ MatrixKind KindOf(const Instruction& i, bool screen) {
   return codebook == quant::Codebook::kSluice16 ? MatrixKind::kCodebook : MatrixKind::kLinear;
 }
 
-struct Range {
-  uint64_t begin;
-  uint64_t end;
-};
-// The part of `count` items that falls to one of `threads` threads.
-Range PartOf(uint64_t count, unsigned thread, unsigned threads) {
-  return {count * thread / threads, count * (thread + 1) / threads};
-}
-
 // Grows, never shrinks.
 template <typename T>
 void Reserve(std::vector<T>& v, uint64_t size) {
@@ -92,7 +84,7 @@ class CpuExecutor : public Executor {
         program_(program),
         kernels_(kernels),
         pool_(threads),
-        barrier_(pool_.size()),
+        phases_(pool_.size()),
         context_(context),
         max_block_(max_block),
         steps_(MakeSteps(program.instructions())),
@@ -125,7 +117,10 @@ class CpuExecutor : public Executor {
     std::vector<Candidates> results;
     try {
       Prepare(block);
-      pool_.OnEachThread([&](unsigned thread) { RunThread(thread, block); });
+      pool_.OnEachThread([&](unsigned thread) {
+        Worker worker{thread};
+        RunThread(worker, block);
+      });
       results.assign(results_.begin(), results_.begin() + static_cast<long>(n_results_));
     } catch (const std::bad_alloc&) {
       return base::Fail("executor cpu",
@@ -137,6 +132,12 @@ class CpuExecutor : public Executor {
   }
 
  private:
+  // A thread on its way through the program.
+  struct Worker {
+    unsigned thread;
+    size_t phase = 0;  // the next of phases_
+  };
+
   // What one thread works in.
   struct Scratch {
     std::vector<int16_t> scaled;    // [widest]
@@ -207,52 +208,55 @@ class CpuExecutor : public Executor {
       for (uint32_t t = 0; t < n_wanted_; ++t) scratch.best[t].Reset(s.candidates);
     }
     score_stride_ = positions;
+    // At most six phases to a step and one for the trace, and two for each panel of logits.
+    phases_.Reset(steps_.size() * 7 + 2 * uint64_t{n_wanted_});
   }
 
-  Range Part(uint64_t count, unsigned thread) const { return PartOf(count, thread, pool_.size()); }
+  // Calls body(item) for all of [0, count), split among the threads, and returns when all is done.
+  template <typename Body>
+  void Share(Worker& worker, uint64_t count, const Body& body) {
+    phases_.Share(worker.phase++, static_cast<uint32_t>(count), [&](uint32_t begin, uint32_t end) {
+      for (uint32_t item = begin; item < end; ++item) body(item);
+    });
+  }
 
-  // All threads walk the program together and meet wherever one needs what another wrote.
-  void RunThread(unsigned thread, const Block& block) {
+  // All threads walk the program together, phase by phase.
+  void RunThread(Worker& worker, const Block& block) {
     for (const Step& step : steps_) {
       const Instruction& i = step.instructions.front();
       switch (i.op) {
         case Op::kEmbed:
-          Embed(i, block, thread);
+          Embed(i, block, worker);
           break;
         case Op::kNorm:
-          Norm(i, thread);
+          Norm(i, worker);
           break;
         case Op::kAttend:
-          Attend(i, block.position, thread);
-          barrier_.Wait();
-          QuantizeRows(i, uint32_t{i.heads} * i.head_dim, i.cols, thread);
+          Attend(i, block.position, worker);
+          QuantizeRows(i, uint32_t{i.heads} * i.head_dim, i.cols, worker);
           break;
         case Op::kMatvec:
           switch (i.epilogue) {
             case Epilogue::kAddResidual:
-              AddResidual(i, thread);
+              AddResidual(i, worker);
               break;
             case Epilogue::kSiluGate:
-              Gate(i, thread);
-              barrier_.Wait();
-              QuantizeRows(i, i.rows / 2, GateCols(i), thread);
+              Gate(i, worker);
+              QuantizeRows(i, i.rows / 2, GateCols(i), worker);
               break;
             case Epilogue::kCandidates:
-              if (Wanted(block)) Head(step, block, thread);
+              if (Wanted(block)) Head(step, block, worker);
               break;
             default:
-              HeadRows(step, thread);
-              barrier_.Wait();
-              FinishHeads(step, block.position, thread);
+              HeadRows(step, worker);
+              FinishHeads(step, block.position, worker);
           }
           break;
         default:
           SLUICE_CHECK(false);
       }
-      barrier_.Wait();
       if (trace_) {
-        if (thread == 0) ShowStep(step, block);
-        barrier_.Wait();
+        phases_.Alone(worker.phase++, worker.thread == 0, [&] { ShowStep(step, block); });
       }
     }
   }
@@ -306,10 +310,9 @@ class CpuExecutor : public Executor {
     }
   }
 
-  void Embed(const Instruction& i, const Block& block, unsigned thread) {
+  void Embed(const Instruction& i, const Block& block, Worker& worker) {
     const auto levels = quant::Levels(static_cast<quant::Codebook>(i.codebook));
-    const Range part = Part(n_tokens_, thread);
-    for (uint64_t t = part.begin; t < part.end; ++t) {
+    Share(worker, n_tokens_, [&](uint64_t t) {
       const auto row = static_cast<uint32_t>(block.tokens[t]);
       const Tile tile = TileAt(i, row / kRows);
       const uint32_t r = row % kRows;
@@ -330,13 +333,12 @@ class CpuExecutor : public Executor {
         const int64_t w = int64_t{weight} * tile.sub_scales[c / i.group * kRows + r] * mantissa;
         residual[c] = fixed::RoundShiftSat32(w, shift);
       }
-    }
+    });
   }
 
-  void Norm(const Instruction& i, unsigned thread) {
-    Scratch& scratch = scratch_[thread];
-    const Range part = Part(n_tokens_, thread);
-    for (uint64_t t = part.begin; t < part.end; ++t) {
+  void Norm(const Instruction& i, Worker& worker) {
+    Scratch& scratch = scratch_[worker.thread];
+    Share(worker, n_tokens_, [&](uint64_t t) {
       kernels_.norm({.x = &residual_[t * i.cols],
                      .gain = Table<int16_t>(i.auxiliary),
                      .cols = i.cols,
@@ -348,15 +350,14 @@ class CpuExecutor : public Executor {
                      .exponent = scratch.exponent.data()});
       buffers_[static_cast<size_t>(i.target)].Store(SourceShape(i), static_cast<uint32_t>(t),
                                                     scratch.q.data(), scratch.exponent.data());
-    }
+    });
   }
 
   // rows_ [token][cols], of which `valid` were written, in units of 2^-fraction, to the target.
-  void QuantizeRows(const Instruction& i, uint32_t valid, uint32_t cols, unsigned thread) {
-    Scratch& scratch = scratch_[thread];
+  void QuantizeRows(const Instruction& i, uint32_t valid, uint32_t cols, Worker& worker) {
+    Scratch& scratch = scratch_[worker.thread];
     const ActivationShape shape{cols, i.group, n_tokens_};
-    const Range part = Part(n_tokens_, thread);
-    for (uint64_t t = part.begin; t < part.end; ++t) {
+    Share(worker, n_tokens_, [&](uint64_t t) {
       int32_t* v = &rows_[t * cols];
       std::fill(v + valid, v + cols, 0);
       for (uint32_t g = 0; g < shape.groups(); ++g) {
@@ -366,62 +367,60 @@ class CpuExecutor : public Executor {
       }
       buffers_[static_cast<size_t>(i.target)].Store(shape, static_cast<uint32_t>(t),
                                                     scratch.q.data(), scratch.exponent.data());
-    }
+    });
   }
 
-  void AddResidual(const Instruction& i, unsigned thread) {
-    const Range part = Part(i.rows / kRows, thread);
-    for (uint64_t tile = part.begin; tile < part.end; ++tile) {
+  void AddResidual(const Instruction& i, Worker& worker) {
+    Share(worker, i.rows / kRows, [&](uint64_t tile) {
       MatrixTile(i, tile, [&](uint32_t token, const int32_t* y) {
         kernels_.add_rows(y, &residual_[uint64_t{token} * sizes().hidden + tile * kRows]);
       });
-    }
+    });
   }
 
-  void Gate(const Instruction& i, unsigned thread) {
+  void Gate(const Instruction& i, Worker& worker) {
     const uint32_t cols = GateCols(i);
-    const Range part = Part(i.rows / kRows, thread);
-    for (uint64_t tile = part.begin; tile < part.end; ++tile) {
+    Share(worker, i.rows / kRows, [&](uint64_t tile) {
       MatrixTile(i, tile, [&](uint32_t token, const int32_t* y) {
         kernels_.silu_gate(y, tables_, &rows_[uint64_t{token} * cols + tile * (kRows / 2)]);
       });
-    }
+    });
   }
 
   // q, K and V before the work on whole heads, side by side in rows_.
-  void HeadRows(const Step& step, unsigned thread) {
+  void HeadRows(const Step& step, Worker& worker) {
     const uint32_t width = RowsOf(step);
-    const Range part = Part(width / kRows, thread);
-    uint64_t first = 0;  // tile of the current matrix
-    for (const Instruction& i : step.instructions) {
-      const uint64_t tiles = i.rows / kRows;
-      const uint64_t end = std::min(part.end, first + tiles);
-      for (uint64_t at = std::max(part.begin, first); at < end; ++at) {
-        MatrixTile(i, at - first, [&](uint32_t token, const int32_t* y) {
-          std::copy(y, y + kRows, &rows_[uint64_t{token} * width + at * kRows]);
-        });
+    Share(worker, width / kRows, [&](uint64_t at) {
+      uint64_t tile = at;
+      for (const Instruction& i : step.instructions) {
+        const uint64_t tiles = i.rows / kRows;
+        if (tile < tiles) {
+          MatrixTile(i, tile, [&](uint32_t token, const int32_t* y) {
+            std::copy(y, y + kRows, &rows_[uint64_t{token} * width + at * kRows]);
+          });
+          return;
+        }
+        tile -= tiles;
       }
-      first += tiles;
-    }
+    });
   }
 
-  void FinishHeads(const Step& step, uint32_t position, unsigned thread) {
+  void FinishHeads(const Step& step, uint32_t position, Worker& worker) {
     const uint32_t width = RowsOf(step);
     const uint32_t d = sizes().head_dim;
     const uint32_t heads = width / d;
-    const Range part = Part(uint64_t{n_tokens_} * heads, thread);
-    for (uint64_t at = part.begin; at < part.end; ++at) {
+    Share(worker, uint64_t{n_tokens_} * heads, [&](uint64_t at) {
       const auto token = static_cast<uint32_t>(at / heads);
       auto head = static_cast<uint32_t>(at % heads);
       int32_t* y = &rows_[uint64_t{token} * width + uint64_t{head} * d];
       for (const Instruction& i : step.instructions) {
         if (head < i.heads) {
           FinishHead(i, token, head, position + token, y);
-          break;
+          return;
         }
         head -= i.heads;
       }
-    }
+    });
   }
 
   // One head of one token, from its rows y on.
@@ -490,23 +489,25 @@ class CpuExecutor : public Executor {
     return shift;
   }
 
-  // The queries of the block are split among the threads: KV head by KV head, within it token by
-  // token, within it the query heads that share the KV head.
-  void Attend(const Instruction& i, uint32_t position, unsigned thread) {
+  // The work is split by KV head and by a few queries that read the same keys: of the query heads
+  // that share the KV head, or where each has its own, of consecutive tokens.
+  void Attend(const Instruction& i, uint32_t position, Worker& worker) {
     const uint32_t ratio = i.heads / sizes().n_kv_heads;
-    const uint64_t per_kv_head = uint64_t{n_tokens_} * ratio;
-    const Range part = Part(per_kv_head * sizes().n_kv_heads, thread);
-    for (uint64_t at = part.begin; at < part.end;) {
-      const uint64_t kv_head = at / per_kv_head;
-      uint64_t end = std::min({part.end, (kv_head + 1) * per_kv_head, at + cpu::kMaxQueries});
-      // Better all heads of a token, which have the same length, than four of two tokens.
-      const uint64_t token_end = (at / ratio + 1) * ratio;
-      if (ratio > 1) end = std::min(end, token_end);
-      AttendQueries(i, position, static_cast<uint32_t>(kv_head),
-                    static_cast<uint32_t>(at % per_kv_head), static_cast<uint32_t>(end - at),
-                    scratch_[thread]);
-      at = end;
-    }
+    const uint32_t queries = n_tokens_ * ratio;  // of a KV head: token by token
+    const uint32_t run = ratio == 1 ? queries : ratio;
+    // In decoding, no more at once than leaves every thread some.
+    const uint32_t fair = std::max(1u, n_tokens_ * i.heads / pool_.size());
+    const uint32_t most = std::min(cpu::kMaxQueries, fair);
+    const uint32_t parts = (run + most - 1) / most;  // of a run
+    const uint32_t per_kv_head = queries / run * parts;
+    Share(worker, uint64_t{per_kv_head} * sizes().n_kv_heads, [&](uint64_t at) {
+      const auto kv_head = static_cast<uint32_t>(at / per_kv_head);
+      const auto part = static_cast<uint32_t>(at % per_kv_head);
+      const uint32_t begin = run * (part % parts) / parts;
+      const uint32_t end = run * (part % parts + 1) / parts;
+      AttendQueries(i, position, kv_head, part / parts * run + begin, end - begin,
+                    scratch_[worker.thread]);
+    });
   }
 
   void AttendQueries(const Instruction& i, uint32_t position, uint32_t kv_head, uint32_t first,
@@ -569,77 +570,70 @@ class CpuExecutor : public Executor {
   }
 
   // Puts the wanted tokens into wanted_, each a panel of its own.
-  ActivationShape TakeWanted(const Instruction& i, unsigned thread) {
+  ActivationShape TakeWanted(const Instruction& i, Worker& worker) {
     const ActivationShape shape{i.cols, i.group, n_wanted_, 1};
-    Scratch& scratch = scratch_[thread];
-    const Range part = Part(n_wanted_, thread);
-    for (uint64_t t = part.begin; t < part.end; ++t) {
+    Scratch& scratch = scratch_[worker.thread];
+    Share(worker, n_wanted_, [&](uint64_t t) {
       const auto token = static_cast<uint32_t>(t);
       Source(i).Load(SourceShape(i), n_tokens_ - n_wanted_ + token, scratch.q.data(),
                      scratch.exponent.data());
       wanted_.Store(shape, token, scratch.q.data(), scratch.exponent.data());
-    }
+    });
     return shape;
   }
 
-  void Head(const Step& step, const Block& block, unsigned thread) {
+  void Head(const Step& step, const Block& block, Worker& worker) {
     const Instruction& i = step.instructions.front();
-    const ActivationShape singles = TakeWanted(i, thread);
-    barrier_.Wait();
+    const ActivationShape singles = TakeWanted(i, worker);
     // Few tokens of many: from wanted_. All of them: in the panels that stand there already.
     const bool all = n_wanted_ == n_tokens_;
     const ActivationShape shape = all ? SourceShape(i) : singles;
     const Activations& x = all ? Source(i) : wanted_;
     if (block.use_logits) {
-      Logits(i, x, shape, block, thread);
+      Logits(i, x, shape, block, worker);
     } else {
-      Rank(i, x, shape, thread);
-      barrier_.Wait();
-      Merge(thread);
-      if (i.flags & program::kScreened) Rescore(i, singles, thread);
+      Rank(i, x, shape, worker);
+      Merge(worker);
+      if (i.flags & program::kScreened) Rescore(i, singles, worker);
     }
   }
 
   void Logits(const Instruction& i, const Activations& x, const ActivationShape& shape,
-              const Block& block, unsigned thread) {
-    const Range part = Part(i.rows / kRows, thread);
+              const Block& block, Worker& worker) {
     for (uint32_t p = 0; p < shape.panels(); ++p) {
       const uint32_t first = p * shape.panel_tokens;
-      for (uint64_t tile = part.begin; tile < part.end; ++tile) {
+      Share(worker, i.rows / kRows, [&](uint64_t tile) {
         TileRows(i, KindOf(i, false), tile, x, shape, p, [&](uint32_t token, const int32_t* y) {
           std::copy(y, y + kRows, &logits_[uint64_t{token - first} * i.rows + tile * kRows]);
         });
-      }
-      barrier_.Wait();
-      if (thread == 0) {
+      });
+      phases_.Alone(worker.phase++, worker.thread == 0, [&] {
         for (uint32_t t = 0; t < shape.width(p); ++t) {
           block.use_logits(n_tokens_ - n_wanted_ + first + t,
                            std::span(logits_).subspan(uint64_t{t} * i.rows, i.valid_rows));
         }
-      }
-      barrier_.Wait();
+      });
     }
   }
 
   void Rank(const Instruction& i, const Activations& x, const ActivationShape& shape,
-            unsigned thread) {
+            Worker& worker) {
     const MatrixKind kind = KindOf(i, i.flags & program::kScreened);
-    const Range part = Part((i.valid_rows + kRows - 1) / kRows, thread);
-    for (uint64_t tile = part.begin; tile < part.end; ++tile) {
+    std::vector<Best>& best = scratch_[worker.thread].best;
+    Share(worker, (i.valid_rows + kRows - 1) / kRows, [&](uint64_t tile) {
       const auto first = static_cast<uint32_t>(tile * kRows);
       const uint32_t rows = std::min(kRows, i.valid_rows - first);
       for (uint32_t p = 0; p < shape.panels(); ++p) {
         TileRows(i, kind, tile, x, shape, p, [&](uint32_t token, const int32_t* y) {
-          scratch_[thread].best[token].Add(first, {y, rows});
+          best[token].Add(first, {y, rows});
         });
       }
-    }
+    });
   }
 
   // The threads' candidates of each wanted token to one ranked list.
-  void Merge(unsigned thread) {
-    const Range part = Part(n_wanted_, thread);
-    for (uint64_t t = part.begin; t < part.end; ++t) {
+  void Merge(Worker& worker) {
+    Share(worker, n_wanted_, [&](uint64_t t) {
       Candidates& result = results_[t];
       for (Scratch& scratch : scratch_) {
         const auto best = scratch.best[t].Take();
@@ -649,25 +643,19 @@ class CpuExecutor : public Executor {
       std::ranges::partial_sort(result, result.begin() + static_cast<long>(count), fixed::Better);
       result.resize(count);
       ranked_[t].assign(result.begin(), result.end());
-    }
+    });
   }
 
-  void Rescore(const Instruction& i, const ActivationShape& singles, unsigned thread) {
-    barrier_.Wait();
+  void Rescore(const Instruction& i, const ActivationShape& singles, Worker& worker) {
     const uint32_t count = sizes().candidates;
-    const Range part = Part(uint64_t{n_wanted_} * count, thread);
-    for (uint64_t at = part.begin; at < part.end; ++at) {
+    Share(worker, uint64_t{n_wanted_} * count, [&](uint64_t at) {
       const auto token = static_cast<uint32_t>(at / count);
       fixed::Candidate& candidate = results_[token][at % count];
       const auto row = static_cast<uint32_t>(candidate.id);
       TileRows(i, MatrixKind::kTwoPlanes, row / kRows, wanted_, singles, token,
                [&](uint32_t, const int32_t* y) { candidate.logit = y[row % kRows]; });
-    }
-    barrier_.Wait();
-    const Range tokens = Part(n_wanted_, thread);
-    for (uint64_t t = tokens.begin; t < tokens.end; ++t) {
-      std::ranges::sort(results_[t], fixed::Better);
-    }
+    });
+    Share(worker, n_wanted_, [&](uint64_t t) { std::ranges::sort(results_[t], fixed::Better); });
   }
 
   // Trace events of all instructions of a step.
@@ -733,7 +721,7 @@ class CpuExecutor : public Executor {
   const program::Program& program_;
   const Kernels& kernels_;
   base::ThreadPool pool_;
-  base::Barrier barrier_;
+  base::Phases phases_;
   const uint32_t context_;
   const uint32_t max_block_;
   const std::vector<Step> steps_;
