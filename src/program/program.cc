@@ -26,6 +26,7 @@ class Checker {
 
   base::Status Check(const Instruction& i, size_t index, Sizes& sizes) {
     index_ = index;
+    SLUICE_TRY_VOID(Flags(i));
     switch (i.op) {
       case Op::kModel:
         return Model(i, sizes);
@@ -52,6 +53,28 @@ class Checker {
   base::Status InRange(const char* what, uint64_t value, uint64_t low, uint64_t high) const {
     if (value >= low && value <= high) return {};
     return Bad(fmt::format("{} is {}", what, value), fmt::format("{} to {}", low, high));
+  }
+
+  base::Status Fraction(const char* what, int8_t value, int low, int high) const {
+    if (value >= low && value <= high) return {};
+    return Bad(fmt::format("{} is {}", what, value), fmt::format("{} to {}", low, high));
+  }
+
+  // An executor must not have to ask whether a flag or a bias means something where it stands.
+  base::Status Flags(const Instruction& i) const {
+    uint8_t allowed = 0;
+    bool bias = false;
+    if (i.op == Op::kMatvec) {
+      const bool rotated = i.epilogue == Epilogue::kQuery || i.epilogue == Epilogue::kKey;
+      if (rotated) allowed = kHeadNorm;
+      if (i.epilogue == Epilogue::kCandidates) allowed = kScreened;
+      bias = rotated || i.epilogue == Epilogue::kValue;
+    }
+    if ((i.flags & ~allowed) != 0) {
+      return Bad(fmt::format("flags {:#x}", i.flags), fmt::format("none but {:#x}", allowed));
+    }
+    if (i.bias != 0 && !bias) return Bad("a bias", "none here");
+    return {};
   }
 
   // `bytes` bytes from line `line` on must lie in the pack.
@@ -86,8 +109,7 @@ class Checker {
     const uint64_t context = i.imm & 0xffffffff;
     // 65535: the sum of the softmax' 15-bit probabilities stays below 2^31.
     SLUICE_TRY_VOID(InRange("context", context, 1, 65535));
-    SLUICE_TRY_VOID(
-        InRange("residual fraction", static_cast<uint64_t>(int64_t{i.fraction}), 0, 28));
+    SLUICE_TRY_VOID(Fraction("residual fraction", i.fraction, 0, 28));
     SLUICE_TRY_VOID(Inside("the RoPE table", i.auxiliary, context * i.head_dim * 2));
     s = Sizes{.hidden = i.rows,
               .widest = i.cols,
@@ -148,8 +170,7 @@ class Checker {
       return Bad(fmt::format("norm of {} columns in groups of {}", i.cols, i.group),
                  fmt::format("{}, a multiple of the group", s.hidden));
     }
-    SLUICE_TRY_VOID(
-        InRange("gain fraction", static_cast<uint64_t>(int64_t{i.fraction2} + 64), 0, 128));
+    SLUICE_TRY_VOID(Fraction("gain fraction", i.fraction2, -64, 64));
     SLUICE_TRY_VOID(InRange("epsilon", i.imm, 0, uint64_t{1} << 60));
     SLUICE_TRY_VOID(Inside("the gains", i.auxiliary, uint64_t{i.cols} * 2));
     return Write(i.target, i.cols, i.group);
@@ -170,7 +191,7 @@ class Checker {
                              i.cols, i.group, x.cols, x.group),
                  "the same");
     }
-    SLUICE_TRY_VOID(InRange("fraction", static_cast<uint64_t>(int64_t{i.fraction}), 0, 28));
+    SLUICE_TRY_VOID(Fraction("fraction", i.fraction, 0, 28));
     switch (i.epilogue) {
       case Epilogue::kAddResidual:
         if (i.rows > s.hidden || i.fraction != s.residual_fraction) {
@@ -181,6 +202,11 @@ class Checker {
         return Heads(i, s, s.n_heads, queries_);
       case Epilogue::kKey:
         SLUICE_TRY_VOID(Inside("the key means", i.auxiliary, uint64_t{i.rows} * 4));
+        if (s.n_kv_heads < 64 && i.imm >> s.n_kv_heads != 0) {
+          return Bad(fmt::format("16-bit keys of heads {:#x}", i.imm),
+                     fmt::format("{} heads", s.n_kv_heads));
+        }
+        wide_ = i.imm;
         return Heads(i, s, s.n_kv_heads, keys_);
       case Epilogue::kValue:
         return Heads(i, s, s.n_kv_heads, values_);
@@ -220,8 +246,7 @@ class Checker {
     ++next_layer;
     if (i.flags & kHeadNorm) {
       if (i.epilogue == Epilogue::kValue) return Bad("a head norm on values", "none");
-      SLUICE_TRY_VOID(
-          InRange("gain fraction", static_cast<uint64_t>(int64_t{i.fraction2} + 64), 0, 128));
+      SLUICE_TRY_VOID(Fraction("gain fraction", i.fraction2, -64, 64));
       return Inside("the head norm's gains", i.bias, uint64_t{i.head_dim} * 2);
     }
     return i.bias == 0 ? base::Status{} : Inside("the bias", i.bias, uint64_t{i.rows} * 4);
@@ -238,12 +263,17 @@ class Checker {
       return Bad(fmt::format("attention of layer {}", i.layer),
                  "q, k and v of that layer, and nothing later, before it");
     }
+    // Nothing later than this layer's key instruction can have set the mask.
+    if (i.imm != wide_) {
+      return Bad(fmt::format("16-bit keys of heads {:#x}", i.imm),
+                 fmt::format("{:#x}, as they were written", wide_));
+    }
     ++attended_;
     if (i.cols != pack::RoundUp(uint64_t{s.n_heads} * s.head_dim, i.group) || i.cols > s.widest) {
       return Bad(fmt::format("{} columns", i.cols), "n_heads * head_dim, padded");
     }
-    SLUICE_TRY_VOID(InRange("score fraction", static_cast<uint64_t>(int64_t{i.fraction2}), 0, 8));
-    SLUICE_TRY_VOID(InRange("fraction", static_cast<uint64_t>(int64_t{i.fraction}), 0, 28));
+    SLUICE_TRY_VOID(Fraction("score fraction", i.fraction2, 0, 8));
+    SLUICE_TRY_VOID(Fraction("fraction", i.fraction, 0, 28));
     return Write(i.target, i.cols, i.group);
   }
 
@@ -257,6 +287,7 @@ class Checker {
   size_t index_ = 0;
   bool residual_ = false;
   std::array<Written, 2> written_;
+  uint64_t wide_ = 0;  // heads with 16-bit keys, of the last key instruction
   uint32_t queries_ = 0, keys_ = 0, values_ = 0, attended_ = 0;
 };
 

@@ -95,23 +95,5 @@ TEST(ThreadPool, TakesOneThreadPerAvailableCore) {
   ASSERT_EQ(::sched_setaffinity(0, sizeof(before), &before), 0);
 }
 
-TEST(Barrier, NobodyPassesBeforeAllHaveCome) {
-  for (const unsigned threads : {1u, 2u, 3u, 8u}) {
-    ThreadPool pool(threads);
-    Barrier barrier(threads);
-    std::vector<uint32_t> steps(threads, 0);  // plain memory: the barrier makes it visible
-    std::atomic<int> wrong = 0;
-    pool.OnEachThread([&](unsigned thread) {
-      for (uint32_t step = 1; step <= 300; ++step) {
-        steps[thread] = step;
-        barrier.Wait();
-        for (const uint32_t other : steps) wrong += other != step;
-        barrier.Wait();
-      }
-    });
-    EXPECT_EQ(wrong, 0) << threads << " threads";
-  }
-}
-
 }  // namespace
 }  // namespace sluice::base
