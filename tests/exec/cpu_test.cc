@@ -11,13 +11,16 @@
 
 #include "exec/cpu/kernels.h"
 #include "exec/ref/ref_executor.h"
+#include "program/build_pack.h"
 #include "support/random_pack.h"
+#include "support/scaled_model.h"
+#include "support/temp_dir.h"
 
 namespace sluice::exec {
 namespace {
 
-using test::Fill;
-using test::RandomPackOptions;
+using testing::Fill;
+using testing::RandomPackOptions;
 
 // Forces the instructions of the executors made in its scope.
 class ForcedIsa {
@@ -123,48 +126,77 @@ void ExpectSame(Seen found, Seen expected) {
   ASSERT_EQ(found.candidates, expected.candidates);
 }
 
-// The same pack, tokens and blocks on the reference and on every instruction set, with `threads`
-// threads in turn and the blocks cut differently each time.
-void ExpectEqualToRef(uint64_t seed, const RandomPackOptions& options, size_t count) {
-  SCOPED_TRACE(fmt::format("seed {}: {}", seed, test::Describe(options)));
-  const program::LoadedPack pack = test::MakeRandomPack(seed, options);
-  const auto tokens = RandomTokens(seed, count, options.vocab);
-  const auto ref = MakeRef(pack);
-  const Seen expected = RunBlocks(*ref, Cut(tokens, {static_cast<uint32_t>(count)}));
-  const std::vector<std::vector<uint32_t>> cuts = {
-      {static_cast<uint32_t>(count)}, {5, 1, 1, 9}, {1}, {8, 3}};
+// The same pack and tokens on the reference and on every instruction set, with 1 to 3 threads and
+// the blocks cut differently each time.
+void ExpectEqualToRef(const program::LoadedPack& pack, uint64_t seed, uint32_t count) {
+  const auto tokens = RandomTokens(seed, count, pack.program.sizes().vocab);
+  const Seen expected = RunBlocks(*MakeRef(pack), Cut(tokens, {count}));
+  const std::vector<std::vector<uint32_t>> cuts = {{count}, {5, 1, 1, 9}, {1}, {8, 3}};
   size_t k = seed;
   for (const std::string& isa : SupportedIsas()) {
     for (const unsigned threads : {1u, 2u, 3u}) {
       const auto& cut = cuts[k++ % cuts.size()];
       SCOPED_TRACE(fmt::format("{} threads {} blocks {}", isa, threads, fmt::join(cut, " ")));
-      const auto executor = MakeCpu(pack, isa, threads);
-      ExpectSame(RunBlocks(*executor, Cut(tokens, cut)), expected);
-      if (testing::Test::HasFatalFailure()) return;
+      ExpectSame(RunBlocks(*MakeCpu(pack, isa, threads), Cut(tokens, cut)), expected);
+      if (::testing::Test::HasFatalFailure()) return;
     }
   }
 }
 
-class CpuRandom : public testing::TestWithParam<uint64_t> {};
+void ExpectEqualToRef(const RandomPackOptions& options, uint64_t seed, uint32_t count) {
+  SCOPED_TRACE(fmt::format("seed {}: {}", seed, testing::Describe(options)));
+  ExpectEqualToRef(testing::MakeRandomPack(seed, options), seed, count);
+}
+
+class CpuRandom : public ::testing::TestWithParam<uint64_t> {};
 
 TEST_P(CpuRandom, GivesTheBitsOfTheReference) {
-  ExpectEqualToRef(GetParam(), test::DrawOptions(GetParam()), 40);
+  ExpectEqualToRef(testing::DrawOptions(GetParam()), GetParam(), 40);
 }
 
 TEST_P(CpuRandom, GivesTheBitsOfTheReferenceOnADamagedPack) {
-  RandomPackOptions options = test::DrawOptions(GetParam() + 1000);
+  RandomPackOptions options = testing::DrawOptions(GetParam() + 1000);
   options.fill = Fill::kNoise;
-  ExpectEqualToRef(GetParam(), options, 20);
+  ExpectEqualToRef(options, GetParam(), 20);
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, CpuRandom, testing::Range<uint64_t>(0, 24));
+INSTANTIATE_TEST_SUITE_P(Seeds, CpuRandom, ::testing::Range<uint64_t>(0, 24));
 
 TEST(CpuExecutor, GivesTheBitsOfTheReferenceOnExtremes) {
   for (const Fill fill : {Fill::kLowest, Fill::kHighest, Fill::kOutlier}) {
     for (uint64_t seed = 0; seed < 4; ++seed) {
-      RandomPackOptions options = test::DrawOptions(seed + 2000);
+      RandomPackOptions options = testing::DrawOptions(seed + 2000);
       options.fill = fill;
-      ExpectEqualToRef(seed, options, 20);
+      ExpectEqualToRef(options, seed, 20);
+    }
+  }
+}
+
+// What the quantiser and the compiler make, rather than random integers.
+TEST(CpuExecutor, GivesTheBitsOfTheReferenceOnPackedModels) {
+  for (const std::string_view family : {"llama", "qwen2", "qwen3"}) {
+    for (const uint8_t group : {uint8_t{32}, uint8_t{64}}) {
+      SCOPED_TRACE(fmt::format("{} in groups of {}", family, group));
+      const testing::ScaledShape shape = {.family = family,
+                                          .hidden = 72,
+                                          .ffn = 100,
+                                          .n_heads = 6,
+                                          .n_kv_heads = 2,
+                                          .head_dim = 16,
+                                          .vocab = 290,
+                                          .tied = family != "qwen3"};
+      program::BuildOptions options;
+      options.quantize.recipe = testing::UniformRecipe(4, group);
+      options.quantize.recipe.roles[model::Role::kHead] = {8, group, quant::Codebook::kLinear};
+      options.quantize.recipe.screen_head = true;
+      options.quantize.threads = 1;
+      const testing::TempDir dir;
+      const auto built = program::BuildPack(
+          testing::ScaledModel(testing::ScaledHyper(shape), group), options, dir / "pack");
+      ASSERT_TRUE(built) << built.error().ToString();
+      const auto pack = program::LoadPack(dir / "pack");
+      ASSERT_TRUE(pack) << pack.error().ToString();
+      ExpectEqualToRef(*pack, group, 30);
     }
   }
 }
@@ -177,7 +209,7 @@ TEST(CpuExecutor, GivesTheBitsOfTheReferenceFarIntoTheContext) {
   options.ffn = 32;
   options.context = 1200;
   options.wide = 2;
-  const program::LoadedPack pack = test::MakeRandomPack(7, options);
+  const program::LoadedPack pack = testing::MakeRandomPack(7, options);
   const auto tokens = RandomTokens(7, 1200, options.vocab);
   const auto cut = Cut(tokens, {64});
   const auto ref = MakeRef(pack);
@@ -188,7 +220,7 @@ TEST(CpuExecutor, GivesTheBitsOfTheReferenceFarIntoTheContext) {
   }
 }
 
-class CpuExecutorTest : public testing::Test {
+class CpuExecutorTest : public ::testing::Test {
  protected:
   RandomPackOptions options_ = [] {
     RandomPackOptions o;
@@ -196,7 +228,7 @@ class CpuExecutorTest : public testing::Test {
     o.bias = true;
     return o;
   }();
-  program::LoadedPack pack_ = test::MakeRandomPack(1, options_);
+  program::LoadedPack pack_ = testing::MakeRandomPack(1, options_);
   std::vector<int32_t> tokens_ = RandomTokens(1, 90, options_.vocab);
 };
 
@@ -212,7 +244,7 @@ TEST_F(CpuExecutorTest, GivesOnlyTheWantedTokens) {
   EXPECT_TRUE(none->empty());
   const auto last = executor->Run({tokens, 0, Want::kLast, {}});
   ASSERT_TRUE(last);
-  EXPECT_THAT(*last, testing::ElementsAre(every->back()));
+  EXPECT_THAT(*last, ::testing::ElementsAre(every->back()));
 }
 
 TEST_F(CpuExecutorTest, GivesTheLogitsOfTheReference) {
@@ -263,7 +295,7 @@ TEST_F(CpuExecutorTest, RefusesBlocksThatDoNotFit) {
   ASSERT_TRUE(run(16, 0));
   const auto full = run(5, 16);
   ASSERT_FALSE(full);
-  EXPECT_THAT(full.error().ToString(), testing::HasSubstr("context is full"));
+  EXPECT_THAT(full.error().ToString(), ::testing::HasSubstr("context is full"));
   EXPECT_TRUE(run(4, 16)) << "the error left the cache as it was";
   const std::vector<int32_t> unknown = {static_cast<int32_t>(options_.vocab)};
   EXPECT_FALSE(executor->Run({unknown, 0, Want::kLast, {}}));
@@ -278,7 +310,7 @@ TEST_F(CpuExecutorTest, RefusesUnknownInstructionSets) {
   const ForcedIsa forced("mmx");
   const auto made = MakeCpuExecutor(pack_.pack->bytes(), pack_.program, {});
   ASSERT_FALSE(made);
-  EXPECT_THAT(made.error().ToString(), testing::HasSubstr("SLUICE_ISA"));
+  EXPECT_THAT(made.error().ToString(), ::testing::HasSubstr("SLUICE_ISA"));
 }
 
 }  // namespace

@@ -16,7 +16,7 @@
 #include "program/instruction.h"
 #include "quant/quantized_matrix.h"
 
-namespace sluice::test {
+namespace sluice::testing {
 namespace {
 
 using pack::RoundUp;
@@ -361,4 +361,4 @@ program::LoadedPack MakeRandomPack(uint64_t seed, const RandomPackOptions& optio
   return *std::move(loaded);
 }
 
-}  // namespace sluice::test
+}  // namespace sluice::testing

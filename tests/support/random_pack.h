@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "program/loaded_pack.h"
 
-namespace sluice::test {
+namespace sluice::testing {
 
 // What the numbers of a pack are.
 enum class Fill : uint8_t {
@@ -54,4 +54,4 @@ base::Status WriteRandomPack(uint64_t seed, const RandomPackOptions& options,
 // The same in a temporary file that is gone when this returns, opened. A fault aborts the test.
 program::LoadedPack MakeRandomPack(uint64_t seed, const RandomPackOptions& options);
 
-}  // namespace sluice::test
+}  // namespace sluice::testing
