@@ -83,7 +83,17 @@ base::Result<Quality> Evaluate(exec::Executor& executor,
                                const model::Model* model, unsigned threads,
                                const base::Progress& progress) {
   uint64_t total = 0;
-  for (const auto& window : windows) total += window.size() - 1;
+  const uint32_t vocab = executor.sizes().vocab;
+  for (const auto& window : windows) {
+    if (!window.empty()) total += window.size() - 1;
+    // The executor checks what it runs, but a window's last token is only looked up.
+    for (const int32_t token : window) {
+      if (token < 0 || static_cast<uint32_t>(token) >= vocab) {
+        return base::Fail("text", fmt::format("token {}", token),
+                          fmt::format("0 to {}", vocab - 1));
+      }
+    }
+  }
   if (total == 0) return base::Fail("text", "no token to predict", "at least 2 tokens");
   Judge judge;
   // Judges `count` positions of a window from `first` on. `theirs`: [count][vocab], or null.
@@ -117,9 +127,9 @@ base::Result<Quality> Evaluate(exec::Executor& executor,
     }
     return judge.Result(false);
   }
-  if (model->hyper.vocab != executor.sizes().vocab) {
+  if (model->hyper.vocab != vocab) {
     return base::Fail(model->name, fmt::format("a vocabulary of {}", model->hyper.vocab),
-                      fmt::format("the pack's {}", executor.sizes().vocab));
+                      fmt::format("the pack's {}", vocab));
   }
   base::ThreadPool pool(threads);
   SLUICE_TRY_VOID(model::FloatForward(

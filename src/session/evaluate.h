@@ -26,7 +26,8 @@ struct Quality {
 
 // Every window is a sequence of its own; all its positions but the last are judged. `model`, if
 // given, is the float model that the executor's pack was made from; `threads` (0: all) are for it.
-// Errors: no predictions, a float model of another vocabulary, the executor's.
+// Errors: no predictions, a token outside the vocabulary, a float model of another vocabulary or
+// (with one) an empty window, the executor's.
 base::Result<Quality> Evaluate(exec::Executor& executor,
                                std::span<const std::vector<int32_t>> windows,
                                const model::Model* model, unsigned threads,

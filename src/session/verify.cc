@@ -1,6 +1,7 @@
 #include "session/verify.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace sluice::session {
@@ -11,6 +12,8 @@ struct Event {
   uint32_t token;
   std::vector<int32_t> values;
 };
+
+std::pair<uint32_t, uint32_t> Key(const Event& event) { return {event.instruction, event.token}; }
 
 // Runs the block and keeps everything that the executor shows. Executors may show tokens and
 // instructions in any order; the record is sorted.
@@ -23,7 +26,7 @@ base::Result<std::vector<exec::Candidates>> Record(exec::Executor& executor,
   });
   auto result = executor.Run(block);
   executor.SetTrace({});
-  std::ranges::sort(events, {}, [](const Event& e) { return std::pair(e.instruction, e.token); });
+  std::ranges::sort(events, {}, Key);
   return result;
 }
 
@@ -67,13 +70,14 @@ base::Result<Verified> Verify(exec::Executor& first, exec::Executor& second,
                                        At(x.values, element),
                                        At(y.values, element)};
     };
-    for (size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
+    for (size_t i = 0, j = 0; i < a.size() || j < b.size();) {
       // An event that only one of them has is compared with an empty one.
-      const Event none = i < a.size() ? Event{a[i].instruction, a[i].token, {}}
-                                      : Event{b[i].instruction, b[i].token, {}};
-      const Event& x = i < a.size() ? a[i] : none;
-      const bool both = i < b.size() && b[i].instruction == x.instruction && b[i].token == x.token;
-      const Event& y = both ? b[i] : none;
+      const bool has_a = i < a.size() && (j == b.size() || Key(a[i]) <= Key(b[j]));
+      const bool has_b = j < b.size() && (i == a.size() || Key(b[j]) <= Key(a[i]));
+      const Event none{
+          has_a ? a[i].instruction : b[j].instruction, has_a ? a[i].token : b[j].token, {}};
+      const Event& x = has_a ? a[i++] : none;
+      const Event& y = has_b ? b[j++] : none;
       if (const auto element = FirstDifference(x.values, y.values)) {
         differ(x, y, *element);
         return verified;
