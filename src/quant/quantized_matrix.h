@@ -49,7 +49,7 @@ struct QuantizedMatrix {
 // Largest sum over a row of |sub_scale| that the 31-bit guarantee allows.
 int32_t MaxSubScaleSum(const MatrixFormat& format);
 
-// The value of one level of a row, mantissa * 2^-exponent, times the group's sub-scale excluded.
+// The value of level 1 under sub-scale 1: mantissa * 2^-exponent.
 double RowUnit(const QuantizedMatrix& matrix, uint32_t row);
 
 // Row `row` as floats into out[cols].

@@ -45,7 +45,7 @@ struct QuantizeOutcome {
   std::vector<TensorReport> tensors;  // in the sink's order
 };
 
-// Memory: the largest layer in float, a (cols x cols) float matrix of its widest input, and the
+// Memory: the largest layer in float, two (cols x cols) float matrices of its widest input, and the
 // hidden states of the calibration tokens.
 // Errors: a weight that is not finite (names tensor, row and column), a token outside the
 // vocabulary, a recipe that does not fit the model, whatever the sink returns.

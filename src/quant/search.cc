@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <memory>
-#include <numeric>
 
 #include "base/check.h"
 #include "model/gemm.h"
@@ -270,7 +269,18 @@ QuantizedMatrix SearchMatrix(std::span<const float> w, uint32_t rows, uint32_t c
 namespace {
 
 constexpr size_t kFactorBlock = 96;
-constexpr double kDamping = 0.01;  // share of the mean of the diagonal
+// What is added to the diagonal, as shares of the column's own second moment and of the mean. The
+// calibration text is far too short to know the correlations of all columns: with 1 % of the mean,
+// as is usual, GPTQ halves the output error on the text it was made with and gains almost nothing
+// on others. Measured on SmolLM2-135M with 10,000 tokens, error on unseen English prose:
+//   damping          down      up        o
+//   0.01 mean        0.00670   0.00596   0.00477
+//   0.1 mean         0.00635   0.00576   0.00444
+//   0.2 diagonal     0.00619   0.00573   0.00435
+//   0.5 diagonal     0.00601   0.00563   0.00432
+// and 0.00655, 0.00560 and 0.00555 by the weighted search alone (other layers).
+constexpr double kDiagonalDamping = 0.3;
+constexpr double kMeanDamping = 0.03;
 
 // Cholesky factor of the lower triangle of a[n][n] in place, right-looking by blocks. False if a
 // pivot is not positive.
@@ -324,8 +334,7 @@ bool Cholesky(std::vector<float>& a, size_t n, base::ThreadPool& pool) {
 
 }  // namespace
 
-Factor FactorHessian(std::vector<float> hessian, uint32_t cols, uint32_t group,
-                     base::ThreadPool& pool) {
+Factor FactorHessian(std::span<const float> hessian, uint32_t cols, base::ThreadPool& pool) {
   const size_t n = cols;
   SLUICE_CHECK(hessian.size() == n * n);
   Factor factor;
@@ -338,21 +347,15 @@ Factor FactorHessian(std::vector<float> hessian, uint32_t cols, uint32_t group,
   }
   if (!(mean > 0)) mean = 1;
 
-  factor.order.resize(n);
-  std::iota(factor.order.begin(), factor.order.end(), 0u);
-  static_cast<void>(group);
-
   // R R^T with R upper triangular is the Cholesky factorisation with all columns in reverse order.
   // The whole array reversed is H with both indices reversed.
-  for (double damping = kDamping;; damping *= 10) {
+  for (double strength = 1;; strength *= 10) {
     std::vector<float> a(n * n);
     pool.ParallelFor(n, [&](size_t i) {
-      const size_t row = factor.order[n - 1 - i];
-      for (size_t j = 0; j <= i; ++j) {
-        const size_t col = factor.order[n - 1 - j];
-        a[i * n + j] = row > col ? hessian[row * n + col] : hessian[col * n + row];
-      }
-      a[i * n + i] += static_cast<float>(damping * mean);
+      for (size_t j = 0; j <= i; ++j) a[i * n + j] = hessian[(n - 1 - j) * n + n - 1 - i];
+      const double diagonal = double{a[i * n + i]};
+      a[i * n + i] +=
+          static_cast<float>(strength * (kDiagonalDamping * diagonal + kMeanDamping * mean));
     });
     if (!Cholesky(a, n, pool)) continue;
     std::reverse(a.begin(), a.end());
@@ -459,58 +462,6 @@ SLUICE_VECTOR_CLONES void FeedForward(const Lanes* errors, size_t count, const f
 
 }  // namespace
 
-std::vector<float> CorrectForInputs(std::span<const float> w, uint32_t rows,
-                                    std::span<const float> cross, float strength,
-                                    const Factor& factor, base::ThreadPool& pool) {
-  const size_t n = factor.cols;
-  SLUICE_CHECK(w.size() == size_t{rows} * n && cross.size() == n * n);
-  std::vector<float> product(size_t{rows} * n);
-  model::Gemm(&pool, rows, n, n, {w.data(), n, 1}, {cross.data(), n, 1}, product.data(), n);
-  // y (R D R^T) = product, columns in the factor's order: z R^T = product from the last column to
-  // the first, then y R = z / D from the first to the last. Block by block, the influence of all
-  // blocks done is a product, and what is left is a small triangle.
-  std::vector<float> y(product.size());
-  pool.ParallelFor(rows, [&](size_t row) {
-    for (size_t j = 0; j < n; ++j) y[row * n + j] = product[row * n + factor.order[j]];
-  });
-  const std::vector<float>& r = factor.r;
-  const size_t blocks = (n + kFactorBlock - 1) / kFactorBlock;
-  for (size_t b = blocks; b-- > 0;) {
-    const size_t first = b * kFactorBlock;
-    const size_t end = std::min(n, first + kFactorBlock);
-    model::Gemm(&pool, rows, end - first, n - end, {y.data() + end, n, 1},
-                {r.data() + first * n + end, 1, n}, &y[first], n,
-                {.accumulate = true, .subtract = true});
-    pool.ParallelFor(rows, [&](size_t row) {
-      float* z = &y[row * n];
-      for (size_t j = end; j-- > first;) {
-        for (size_t i = j + 1; i < end; ++i) z[j] -= z[i] * r[j * n + i];
-      }
-    });
-  }
-  pool.ParallelFor(rows, [&](size_t row) {
-    for (size_t j = 0; j < n; ++j) y[row * n + j] /= factor.d[j];
-  });
-  for (size_t first = 0; first < n; first += kFactorBlock) {
-    const size_t end = std::min(n, first + kFactorBlock);
-    model::Gemm(&pool, rows, end - first, first, {y.data(), n, 1}, {&r[first], n, 1}, &y[first], n,
-                {.accumulate = true, .subtract = true});
-    pool.ParallelFor(rows, [&](size_t row) {
-      float* z = &y[row * n];
-      for (size_t i = first; i < end; ++i) {
-        for (size_t j = i + 1; j < end; ++j) z[j] -= z[i] * r[i * n + j];
-      }
-    });
-  }
-  std::vector<float> corrected(w.begin(), w.end());
-  pool.ParallelFor(rows, [&](size_t row) {
-    for (size_t j = 0; j < n; ++j) {
-      corrected[row * n + factor.order[j]] += strength * y[row * n + j];
-    }
-  });
-  return corrected;
-}
-
 QuantizedMatrix GptqMatrix(std::span<const float> w, uint32_t rows, MatrixFormat format,
                            const Factor& factor, base::ThreadPool& pool) {
   const size_t n = factor.cols;
@@ -525,11 +476,9 @@ QuantizedMatrix GptqMatrix(std::span<const float> w, uint32_t rows, MatrixFormat
   const std::span<const float> shares = ScaleShares(grid);
   const int32_t sum_limit = MaxSubScaleSum(format);
 
-  std::vector<float> updated(size_t{rows} * n);  // w' so far, columns in order
-  std::vector<float> errors(size_t{rows} * n);   // w - value, columns in order
-  pool.ParallelFor(rows, [&](size_t row) {
-    for (size_t j = 0; j < n; ++j) updated[row * n + j] = w[row * n + factor.order[j]];
-  });
+  std::vector<float> updated(size_t{rows} * n);  // w' so far
+  std::vector<float> errors(size_t{rows} * n);   // w - value
+  pool.ParallelFor(rows, [&](size_t row) { std::copy_n(&w[row * n], n, &updated[row * n]); });
   std::vector<int32_t> sums(rows, 0);
 
   for (size_t first = 0; first < n; first += kSuperBlock) {
@@ -550,12 +499,12 @@ QuantizedMatrix GptqMatrix(std::span<const float> w, uint32_t rows, MatrixFormat
       for (size_t start = 0; start < width; start += group) {
         const size_t size = std::min(group, width - start);
         const size_t at = first + start;
-        const size_t g = factor.order[at] / group;
+        const size_t g = at / group;
         own.fill(Lanes{});
         x.fill(Lanes{});
         for (size_t l = 0; l < lanes; ++l) {
           for (size_t j = 0; j < size; ++j) {
-            own[j][l] = w[(row + l) * n + factor.order[at + j]];
+            own[j][l] = w[(row + l) * n + at + j];
             x[j][l] = updated[(row + l) * n + at + j];
           }
         }
@@ -627,8 +576,7 @@ QuantizedMatrix GptqMatrix(std::span<const float> w, uint32_t rows, MatrixFormat
           result.sub_scales[(row + l) * groups + g] = static_cast<int8_t>(best_sub[l]);
           sums[row + l] += std::abs(best_sub[l]);
           for (size_t j = 0; j < size; ++j) {
-            result.weights[(row + l) * padded + factor.order[at + j]] =
-                StoredWeight(grid, best->levels[j][l]);
+            result.weights[(row + l) * padded + at + j] = StoredWeight(grid, best->levels[j][l]);
             errors[(row + l) * n + at + j] = best->errors[j][l];
           }
         }
