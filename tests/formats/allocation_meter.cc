@@ -32,6 +32,8 @@ void Release(void* data) {
 
 void* operator new(size_t size) { return Allocate(size); }
 void* operator new[](size_t size) { return Allocate(size); }
+void* operator new(size_t size, const std::nothrow_t&) noexcept { return Allocate(size); }
+void* operator new[](size_t size, const std::nothrow_t&) noexcept { return Allocate(size); }
 void operator delete(void* data) noexcept { Release(data); }
 void operator delete[](void* data) noexcept { Release(data); }
 void operator delete(void* data, size_t) noexcept { Release(data); }
