@@ -82,6 +82,7 @@ base::Status Run(const Flags& flags) {
     return {};
   }
   if (answer.text.empty() || answer.text.back() != '\n') fmt::print("\n");
+  std::fflush(stdout);  // before the remark on standard error
   if (!flags.quiet) {
     fmt::print(stderr, "[{}; memory {}]\n", SpeedLine(answer), Megabytes(PeakMemory()));
   }

@@ -51,7 +51,7 @@ class Run {
   Status Matrix(Role role, uint32_t layer, const std::vector<float>& w, const Input* input);
   Status CheckFinite(Role role, uint32_t layer, std::span<const float> values, size_t cols,
                      uint64_t first_row) const;
-  Input MeasureInput(Rows x);
+  Result<Input> MeasureInput(Rows x, std::string_view what);
   Result<Input> MeasureHeadInput();
   double OutputError(const std::vector<float>& w, const QuantizedMatrix& matrix,
                      const Input& input);
@@ -68,17 +68,20 @@ class Run {
 
 Status Run::CheckFinite(Role role, uint32_t layer, std::span<const float> values, size_t cols,
                         uint64_t first_row) const {
-  const auto bad = std::ranges::find_if(values, [](float v) { return !std::isfinite(v); });
+  // Far beyond any trained weight; what is larger does not fit a row's exponent.
+  constexpr float kLargest = 1e15f;
+  const auto bad =
+      std::ranges::find_if(values, [](float v) { return !(std::fabs(v) <= kLargest); });
   if (bad == values.end()) return {};
   const auto at = static_cast<size_t>(bad - values.begin());
   const bool global = std::ranges::find(model::GlobalRoles(), role) != model::GlobalRoles().end();
   return base::Fail(fmt::format("{}: tensor {}{}", model_.name, RoleName(role),
                                 global ? "" : fmt::format(" of layer {}", layer)),
                     fmt::format("{} in row {}, column {}", *bad, first_row + at / cols, at % cols),
-                    "a finite value");
+                    "a finite value of at most 1e15");
 }
 
-Run::Input Run::MeasureInput(Rows x) {
+Result<Run::Input> Run::MeasureInput(Rows x, std::string_view what) {
   const size_t n = x.cols;
   Input input;
   input.triangle.assign(n * n, 0);
@@ -86,6 +89,14 @@ Run::Input Run::MeasureInput(Rows x) {
     const float* data = x.data + first * n;
     model::Gemm(&pool_, n, n, std::min(kTokenChunk, x.rows - first), {data, 1, n}, {data, n, 1},
                 input.triangle.data(), n, {.accumulate = true, .lower = true});
+  }
+  for (size_t i = 0; i < n; ++i) {
+    if (!std::isfinite(input.triangle[i * n + i])) {
+      return base::Fail(
+          model_.name,
+          fmt::format("channel {} of {} is not finite on the calibration text", i, what),
+          "a model that computes finite numbers");
+    }
   }
   input.factor = FactorHessian(input.triangle, static_cast<uint32_t>(n), pool_);
   pool_.ParallelFor(n, [&](size_t i) {
@@ -189,16 +200,19 @@ Status Run::Layer(uint32_t layer) {
     return quantise({Role::kQ, Role::kK, Role::kV, Role::kO, Role::kGate, Role::kUp, Role::kDown},
                     nullptr);
   }
-  Input input = MeasureInput(stream_->AttentionInput(w));
+  const auto input_of = [&](std::string_view what) {
+    return fmt::format("{} of layer {}", what, layer);
+  };
+  SLUICE_TRY(Input input, MeasureInput(stream_->AttentionInput(w), input_of("attention's input")));
   SLUICE_TRY_VOID(quantise({Role::kQ, Role::kK, Role::kV}, &input));
-  input = MeasureInput(stream_->Attention(w));
+  SLUICE_TRY(input, MeasureInput(stream_->Attention(w), input_of("attention's output")));
   MeasureAttention(*stream_, model_.hyper, layer, pool_, outcome_.calibration);
   SLUICE_TRY_VOID(quantise({Role::kO}, &input));
   stream_->AddAttention(w);
   MeasureResidual(*stream_, pool_, outcome_.calibration);
-  input = MeasureInput(stream_->FfnInput(w));
+  SLUICE_TRY(input, MeasureInput(stream_->FfnInput(w), input_of("the feed-forward input")));
   SLUICE_TRY_VOID(quantise({Role::kGate, Role::kUp}, &input));
-  input = MeasureInput(stream_->Gate(w));
+  SLUICE_TRY(input, MeasureInput(stream_->Gate(w), input_of("the gated product")));
   SLUICE_TRY_VOID(quantise({Role::kDown}, &input));
   stream_->AddFfn(w);
   MeasureResidual(*stream_, pool_, outcome_.calibration);
@@ -219,7 +233,7 @@ Result<Run::Input> Run::MeasureHeadInput() {
     ++done_;
     if (options_.progress) options_.progress("head input", done_, total_);
   }
-  return MeasureInput(stream.Final());
+  return MeasureInput(stream.Final(), "the head's input");
 }
 
 Result<QuantizeOutcome> Run::Go() {

@@ -141,7 +141,9 @@ std::span<const float> ScaleShares(Grid grid) {
   static constexpr std::array<float, 16> kFourBit = {0.52f, 0.58f, 0.64f, 0.69f, 0.74f, 0.78f,
                                                      0.82f, 0.86f, 0.90f, 0.93f, 0.96f, 0.99f,
                                                      1.03f, 1.08f, 1.14f, 1.22f};
-  static constexpr std::array<float, 3> kEightBit = {0.97f, 1.0f, 1.03f};
+  // Levels reach from -136 to 119: a group whose largest values of both signs are alike needs
+  // 136/119.
+  static constexpr std::array<float, 4> kEightBit = {1.0f, 1.04f, 1.09f, 1.145f};
   if (grid == Grid::kLinear8) return kEightBit;
   return kFourBit;
 }
