@@ -21,7 +21,7 @@ struct Flags {
   std::string recipe = "balanced";
   std::vector<std::string> calibrate;
   bool no_calibration = false;
-  uint64_t calibration_tokens = 8192;
+  uint64_t calibration_tokens = 24576;
   uint32_t window = 512;
   uint32_t context = 0;
   unsigned threads = 0;
