@@ -1,4 +1,5 @@
 #include "formats/hf_tokenizer.h"
+#include "model/token_type.h"
 
 #include <fmt/format.h>
 
@@ -15,15 +16,7 @@ using base::Fail;
 using base::Printable;
 using base::Result;
 
-// GGUF's tokenizer.ggml.token_type.
-enum TokenType : int32_t {
-  kNormal = 1,
-  kUnknown = 2,
-  kControl = 3,
-  kUserDefined = 4,
-  kUnused = 5,
-  kByte = 6,
-};
+using enum model::TokenType;
 
 // U+2581, which SentencePiece writes for a space.
 constexpr std::string_view kSpaceMark = "\xe2\x96\x81";

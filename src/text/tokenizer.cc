@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "model/token_type.h"
 #include "text/merge.h"
 #include "text/pretokenizer.h"
 #include "text/spelling_trie.h"
@@ -23,15 +24,7 @@ using base::Fail;
 using base::Result;
 using base::Status;
 
-// GGUF's tokenizer.ggml.token_type.
-enum TokenType : int32_t {
-  kNormal = 1,
-  kUnknown = 2,
-  kControl = 3,
-  kUserDefined = 4,
-  kUnused = 5,
-  kByte = 6,
-};
+using enum model::TokenType;
 
 constexpr std::string_view kMetaSpace = "\xE2\x96\x81";  // U+2581, a space in SentencePiece
 constexpr size_t kMaxText = size_t{1} << 30;
