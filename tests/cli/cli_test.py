@@ -194,9 +194,9 @@ class Chatting(unittest.TestCase):
         os.close(self.master)
 
     def wait_for(self, text, seconds=120):
+        """What the program printed up to and with `text`, from where the last wait ended."""
         end = time.time() + seconds
-        start = len(self.seen)
-        while text not in self.seen[start:]:
+        while text not in self.seen:
             if time.time() > end:
                 self.fail(f"waited for {text!r}; saw {self.seen[-2000:]!r}")
             if select.select([self.master], [], [], 0.2)[0]:
@@ -204,7 +204,9 @@ class Chatting(unittest.TestCase):
                     self.seen += os.read(self.master, 65536).decode(errors="replace")
                 except OSError:
                     self.fail(f"ended; saw {self.seen[-2000:]!r}")
-        return self.seen[start:]
+        cut = self.seen.index(text) + len(text)
+        result, self.seen = self.seen[:cut], self.seen[cut:]
+        return result
 
     def say(self, text):
         os.write(self.master, text.encode() + b"\n")
