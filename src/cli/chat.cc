@@ -1,6 +1,9 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <iostream>
 #include <memory>
@@ -17,10 +20,14 @@ constexpr std::string_view kHelp =
     "  /clear           forget the conversation\n"
     "  /system TEXT     set the system message and forget the conversation\n"
     "  /retry           answer the last message again, with another seed\n"
-    "  /set NAME VALUE  temp, top-k, top-p, min-p, repeat-penalty, seed, max-tokens\n"
+    "  /set NAME VALUE  temp, top-k, top-p, min-p, repeat-penalty, repeat-last-n,\n"
+    "                   seed, max-tokens\n"
     "  /show            settings, context used\n"
     "  /bye             leave (as does Ctrl-D); Ctrl-C stops an answer\n"
     "  A line that ends in \\ goes on in the next.\n";
+
+constexpr std::array<std::string_view, 8> kSettings = {
+    "temp", "top-k", "top-p", "min-p", "repeat-penalty", "repeat-last-n", "seed", "max-tokens"};
 
 class Chat {
  public:
@@ -92,21 +99,24 @@ std::optional<std::string> Chat::ReadLine() {
 }
 
 void Chat::Set(const std::string& name, const std::string& value) {
+  if (std::ranges::find(kSettings, name) == kSettings.end()) {
+    fmt::print("no setting {}; there are {}\n", name, fmt::join(kSettings, ", "));
+    return;
+  }
   SamplerFlags changed = sampler_;
   CLI::App parser;
   changed.Add(parser);
   try {
     std::vector<std::string> arguments{value, "--" + name};  // CLI11 takes them from the back
     parser.parse(arguments);
-  } catch (const CLI::ParseError& error) {
-    fmt::print("{}\n", error.what());
+  } catch (const CLI::ParseError&) {
+    fmt::print("{} cannot be {}\n", name, value);
     return;
   }
   if (const auto status = changed.options.Validate(); !status) {
     fmt::print("{}\n", status.error().ToString());
     return;
   }
-  // `parser` holds references into `changed`; only values are taken over.
   sampler_ = changed;
 }
 

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -38,6 +39,11 @@ std::string FormatTime(double seconds) {
 }
 
 }  // namespace
+
+base::Status FlushOutput() {
+  if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return {};
+  return base::Fail("standard output", "cannot write");
+}
 
 ExitCode Report(const base::Error& error) {
   fmt::print(stderr, "sluice: error: {}\n", error.ToString());
@@ -138,7 +144,17 @@ std::string DefaultPackPath(const std::string& name_or_path, const std::string& 
 }
 
 base::Result<std::string> FindSource(const std::string& name_or_path, bool may_pull) {
-  if (IsPath(name_or_path)) return name_or_path;
+  std::error_code ignored;
+  if (std::filesystem::exists(std::filesystem::symlink_status(name_or_path, ignored))) {
+    return name_or_path;
+  }
+  // What looks like a path is none of the hub's names; a slip of the finger stays off the network.
+  const bool hub_file =
+      name_or_path.ends_with(".gguf") && name_or_path.find(':') != std::string::npos;
+  if (name_or_path.empty() || name_or_path.front() == '/' || name_or_path.front() == '.' ||
+      (std::ranges::count(name_or_path, '/') > 1 && !hub_file)) {
+    return base::Fail(name_or_path.empty() ? "model" : name_or_path, "no such file");
+  }
   if (const auto found = formats::FindPulled(name_or_path)) return *found;
   if (!may_pull) {
     return base::Fail(name_or_path, "no such file, and no model of that name was pulled",
@@ -153,7 +169,8 @@ base::Result<std::string> FindPack(const std::string& name_or_path, const std::s
   const std::string pack = DefaultPackPath(name_or_path, recipe);
   if (IsPath(pack)) return pack;
   return base::Fail(name_or_path, "no such file, and no pack of that name",
-                    fmt::format("a path, or `sluice pack {}` first", name_or_path));
+                    fmt::format("a path, or `sluice pack {}{}` first", name_or_path,
+                                recipe == kDefaultRecipe ? "" : " --recipe " + recipe));
 }
 
 void EngineFlags::Add(CLI::App& command) {
@@ -193,8 +210,11 @@ void SamplerFlags::Add(CLI::App& command) {
       ->capture_default_str();
   command.add_option("--repeat-last-n", options.repetition_window, "Tokens that the penalty sees")
       ->capture_default_str();
-  command.add_option("--seed", options.seed, "Same seed, same text")->capture_default_str();
-  command.add_option("-n,--max-tokens", max_tokens, "Longest answer; 0: until the context is full");
+  command.add_option("--seed", options.seed, "Same seed, same text")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command.add_option("-n,--max-tokens", max_tokens, "Longest answer; 0: until the context is full")
+      ->capture_default_str();
   command.add_option("--stop", stops, "End the answer before this text (may be repeated)")
       ->allow_extra_args(false);
 }

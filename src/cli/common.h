@@ -18,6 +18,7 @@ namespace sluice::cli {
 constexpr int kExitGood = 0;
 constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 2;
+constexpr int kExitInterrupted = 130;  // as shells report SIGINT
 
 // A subcommand registers itself and stores what running it returned.
 using ExitCode = int;
@@ -30,6 +31,10 @@ void AddPpl(CLI::App& app, ExitCode& exit);
 void AddVerify(CLI::App& app, ExitCode& exit);
 void AddDoctor(CLI::App& app, ExitCode& exit);
 
+constexpr std::string_view kDefaultRecipe = "balanced";
+
+// Error if what was printed could not be written.
+base::Status FlushOutput();
 // "sluice: error: ..." on standard error; returns kExitFailed.
 ExitCode Report(const base::Error& error);
 
@@ -70,7 +75,7 @@ bool IsPath(const std::string& name_or_path);
 // Options that run a pack.
 struct EngineFlags {
   std::string pack;
-  std::string recipe = "balanced";
+  std::string recipe{kDefaultRecipe};
   session::EngineOptions options;
   std::string on = "cpu";
   void Add(CLI::App& command);
@@ -80,7 +85,7 @@ struct EngineFlags {
 // Options that choose tokens.
 struct SamplerFlags {
   text::SamplerOptions options;
-  uint32_t max_tokens = 0;
+  uint32_t max_tokens = 1024;
   std::vector<std::string> stops;
   void Add(CLI::App& command);
 };

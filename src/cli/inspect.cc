@@ -14,7 +14,7 @@ namespace {
 
 struct Flags {
   std::string model;
-  std::string recipe = "balanced";
+  std::string recipe{kDefaultRecipe};
   bool tensors = false;
   bool program = false;
   bool metadata = false;

@@ -18,10 +18,15 @@ int main(int argc, char** argv) {
   AddVerify(app, exit);
   AddDoctor(app, exit);
   try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    const int code = app.exit(error);
-    return code == 0 ? kExitGood : kExitUsage;
+    try {
+      app.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      exit = app.exit(error) == 0 ? kExitGood : kExitUsage;
+    }
+    if (const auto status = FlushOutput(); !status) exit = Report(status.error());
+  } catch (const std::exception&) {
+    // A message that could not be printed: there is nowhere left to say so.
+    return kExitFailed;
   }
   return exit;
 }

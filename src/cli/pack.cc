@@ -5,9 +5,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/checksum.h"
 #include "base/mapped_file.h"
 #include "cli/common.h"
 #include "formats/model_reader.h"
+#include "pack/pack.h"
 #include "program/build_pack.h"
 #include "quant/calibration.h"
 #include "quant/recipe.h"
@@ -15,10 +17,17 @@
 namespace sluice::cli {
 namespace {
 
+constexpr std::string_view kRequestKey = "sluice.request";
+constexpr uint64_t kLargestText = uint64_t{1} << 28;
+
+uint32_t Checksum(std::string_view text, uint32_t previous) {
+  return base::Crc32c({reinterpret_cast<const uint8_t*>(text.data()), text.size()}, previous);
+}
+
 struct Flags {
   std::string model;
   std::string output;
-  std::string recipe = "balanced";
+  std::string recipe{kDefaultRecipe};
   std::vector<std::string> calibrate;
   bool no_calibration = false;
   uint64_t calibration_tokens = 24576;
@@ -30,12 +39,57 @@ struct Flags {
   bool json = false;
 };
 
+// Fewer tokens than this say nothing about a model.
+constexpr uint64_t kLeastCalibration = 64;
+
+// Names what a pack is made with, apart from the model: a pack of the same name that was made with
+// the same need not be made again.
+base::Result<std::string> RequestOf(const Flags& flags) {
+  uint32_t texts = 0;
+  if (flags.calibrate.empty()) {
+    for (const auto& file : quant::CalibrationTexts()) texts = Checksum(file.text, texts);
+  }
+  for (const std::string& path : flags.calibrate) {
+    SLUICE_TRY(const std::string text, base::ReadSmallFile(path, kLargestText));
+    texts = Checksum(text, texts);
+  }
+  SLUICE_TRY(const std::string recipe, quant::RecipeText(flags.recipe));
+  return fmt::format(
+      "recipe {:08x}, context {}, calibration {}", Checksum(recipe, 0), flags.context,
+      flags.no_calibration
+          ? std::string("none")
+          : fmt::format("{:08x} {} {}", texts, flags.window, flags.calibration_tokens));
+}
+
+// Whether `output` is a pack made with `request`. An error where it must not be replaced.
+base::Result<bool> IsPacked(const std::string& output, const std::string& source,
+                            const std::string& request, bool force) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::file_status status = fs::status(output, error);
+  if (!fs::exists(status)) return false;
+  if (!fs::is_regular_file(status)) {
+    return base::Fail(output, "not a regular file", "a file to write");
+  }
+  if (fs::equivalent(output, source, error)) {
+    return base::Fail(output, "the model itself", "another file for its pack");
+  }
+  const auto pack = pack::Pack::Open(output);
+  if (!pack) {
+    if (force) return false;
+    return base::Fail(output, "exists and is no pack", "another name, or --force to replace it");
+  }
+  const auto made_with = (*pack)->metadata().GetString(kRequestKey);
+  return !force && made_with && *made_with != nullptr && **made_with == request;
+}
+
 base::Result<std::vector<std::vector<int32_t>>> CalibrationWindows(const model::Model& model,
                                                                    const Flags& flags) {
   std::vector<std::vector<int32_t>> windows;
-  if (flags.no_calibration) return windows;
+  // A pack without a tokenizer would be of no use, calibrated or not.
   auto tokenizer = text::Tokenizer::FromMetadata(model.metadata);
   if (!tokenizer) return std::unexpected(tokenizer.error().In(model.name));
+  if (flags.no_calibration) return windows;
   std::vector<std::vector<int32_t>> sequences;
   if (flags.calibrate.empty()) {
     for (const auto& file : quant::CalibrationTexts()) {
@@ -44,8 +98,15 @@ base::Result<std::vector<std::vector<int32_t>>> CalibrationWindows(const model::
   } else {
     SLUICE_TRY(sequences, TokenizeFiles(*tokenizer, flags.calibrate));
   }
-  return quant::CutWindows(sequences, flags.window, flags.calibration_tokens,
-                           tokenizer->add_bos() ? tokenizer->bos() : -1);
+  windows = quant::CutWindows(sequences, flags.window, flags.calibration_tokens,
+                              tokenizer->add_bos() ? tokenizer->bos() : -1);
+  uint64_t tokens = 0;
+  for (const auto& window : windows) tokens += window.size();
+  if (tokens < kLeastCalibration) {
+    return base::Fail("calibration text", fmt::format("{} tokens", tokens),
+                      fmt::format("at least {}", kLeastCalibration));
+  }
+  return windows;
 }
 
 void PrintReport(const program::BuildSummary& summary) {
@@ -60,18 +121,23 @@ void PrintReport(const program::BuildSummary& summary) {
 base::Status Pack(const Flags& flags) {
   const std::string output =
       flags.output.empty() ? DefaultPackPath(flags.model, flags.recipe) : flags.output;
-  if (!flags.force && IsPath(output)) {
+  SLUICE_TRY(const std::string request, RequestOf(flags));
+  SLUICE_TRY(const std::string source, FindSource(flags.model, true));
+  SLUICE_TRY(const bool packed, IsPacked(output, source, request, flags.force));
+  if (packed) {
     fmt::print(stderr, "already packed (--force packs again)\n");
     fmt::print("{}\n", output);
     return {};
   }
-  SLUICE_TRY(const std::string source, FindSource(flags.model, true));
+  if (pack::Pack::Open(source)) return base::Fail(source, "a pack already", "a model to pack");
   SLUICE_TRY(const auto recipe, quant::LoadRecipe(flags.recipe));
-  SLUICE_TRY(const model::Model model, formats::OpenModel(source));
+  SLUICE_TRY(model::Model model, formats::OpenModel(source));
+  model.metadata.Set(std::string(kRequestKey), request);
   SLUICE_TRY(auto windows, CalibrationWindows(model, flags));
   const std::filesystem::path folder = std::filesystem::path(output).parent_path();
   std::error_code failed;
-  if (!folder.empty()) std::filesystem::create_directories(folder, failed);
+  // Only the cache's own folders are made; in a path that was given, a missing one is a slip.
+  if (flags.output.empty() && !folder.empty()) std::filesystem::create_directories(folder, failed);
   if (failed) return base::Fail(folder.string(), "cannot create: " + failed.message());
 
   ProgressBar bar;

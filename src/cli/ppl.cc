@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -25,8 +26,9 @@ struct Flags {
 base::Status Ppl(const Flags& flags) {
   SLUICE_TRY(const auto engine, flags.engine.Open());
   SLUICE_TRY(auto sequences, TokenizeFiles(engine->tokenizer, flags.files));
+  const uint32_t window = std::min(flags.window, engine->executor->context());
   const auto windows =
-      quant::CutWindows(sequences, flags.window, flags.tokens == 0 ? UINT64_MAX : flags.tokens,
+      quant::CutWindows(sequences, window, flags.tokens == 0 ? UINT64_MAX : flags.tokens,
                         engine->tokenizer.add_bos() ? engine->tokenizer.bos() : -1);
   std::optional<model::Model> model;
   if (!flags.against.empty()) {
@@ -46,7 +48,7 @@ base::Status Ppl(const Flags& flags) {
   bar.Finish();
   if (flags.json) {
     nlohmann::json json{{"predictions", q.predictions},
-                        {"window", flags.window},
+                        {"window", window},
                         {"perplexity", q.perplexity},
                         {"perplexity_error", q.perplexity_error}};
     if (model) {
@@ -59,7 +61,7 @@ base::Status Ppl(const Flags& flags) {
     return {};
   }
   fmt::print("perplexity {:.4f} +- {:.4f} ({} predictions, windows of {})\n", q.perplexity,
-             q.perplexity_error, q.predictions, flags.window);
+             q.perplexity_error, q.predictions, window);
   if (model) {
     fmt::print("float      {:.4f}\nmean KL    {:.5f} nats (largest {:.3f})\nsame top   {:.2f} %\n",
                q.float_perplexity, q.mean_kl, q.max_kl, 100 * q.same_top);
@@ -80,7 +82,9 @@ void AddPpl(CLI::App& app, ExitCode& exit) {
       ->check(CLI::IsMember({"float"}));
   command->add_option("--source", flags->source,
                       "The unquantised model; default: what the pack's name was pulled as");
-  command->add_option("--window", flags->window, "Tokens per window, each read on its own")
+  command
+      ->add_option("--window", flags->window,
+                   "Tokens per window, each read on its own; at most the pack's context")
       ->check(CLI::Range(2, 65535))
       ->capture_default_str();
   command->add_option("--tokens", flags->tokens, "At most so many tokens; 0: all");

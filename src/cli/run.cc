@@ -44,7 +44,7 @@ base::Result<std::vector<int32_t>> PromptTokens(const session::Engine& engine, c
   return text::EncodeChat(tokenizer, segments);
 }
 
-base::Status Run(const Flags& flags) {
+base::Status Run(const Flags& flags, ExitCode& exit) {
   SLUICE_TRY(const auto engine, flags.engine.Open());
   SLUICE_TRY(const auto prompt, PromptTokens(*engine, flags));
   session::Session session(*engine->executor, engine->tokenizer);
@@ -62,7 +62,7 @@ base::Status Run(const Flags& flags) {
     };
   }
   SLUICE_TRY(const auto answer, session.Generate(prompt, options));
-  if (std::ferror(stdout)) return base::Fail("standard output", "cannot write");
+  if (answer.finish == session::Finish::kCancelled) exit = kExitInterrupted;
   if (flags.json) {
     const auto rate = [](double tokens, double seconds) {
       return seconds > 0 ? tokens / seconds : 0;
@@ -106,7 +106,7 @@ void AddRun(CLI::App& app, ExitCode& exit) {
   command->add_flag("--json", flags->json, "Answer, tokens and speed as JSON");
   command->callback([flags, prompt, file, &exit] {
     if (prompt->count() + file->count() == 0) throw CLI::RequiredError("-p or -f");
-    if (const auto status = Run(*flags); !status) exit = Report(status.error());
+    if (const auto status = Run(*flags, exit); !status) exit = Report(status.error());
   });
 }
 

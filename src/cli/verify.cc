@@ -26,6 +26,7 @@ base::Status RunVerify(const Flags& flags, ExitCode& exit) {
   other.executor = flags.against;
   SLUICE_TRY(const auto second, session::MakeExecutor(engine->loaded, other));
   const auto prompt = engine->tokenizer.Encode(flags.prompt, true);
+  if (prompt.empty()) return base::Fail("prompt", "no tokens", "at least one");
   SLUICE_TRY(const auto result, session::Verify(*engine->executor, *second, engine->loaded.program,
                                                 prompt, flags.block, flags.tokens, bar.Callback()));
   bar.Finish();

@@ -71,7 +71,7 @@ std::vector<std::vector<int32_t>> CutWindows(std::span<const std::vector<int32_t
     any = false;
     for (size_t s = 0; s < sequences.size(); ++s) {
       const auto& sequence = sequences[s];
-      const size_t count = std::min(own, sequence.size() - taken[s]);
+      const size_t count = std::min<uint64_t>({own, sequence.size() - taken[s], max_tokens});
       if (count == 0 || (count < length / 8 && taken[s] > 0)) continue;
       if (total > 0 && total + length > max_tokens) return windows;
       std::vector<int32_t> window;

@@ -114,6 +114,10 @@ Status ParseLayers(const std::string& object, const Json& json, Recipe& recipe) 
   return {};
 }
 
+bool IsRecipePath(const std::string& name_or_path) {
+  return name_or_path.contains('/') || name_or_path.ends_with(".json");
+}
+
 }  // namespace
 
 MatrixFormat Recipe::FormatOf(Role role, uint32_t layer, bool tied_table) const {
@@ -209,14 +213,16 @@ Result<Recipe> ParseRecipe(std::string_view text, std::string object) {
 std::span<const base::EmbeddedFile> RecipeFiles() { return embedded::Recipes(); }
 
 Result<Recipe> LoadRecipe(const std::string& name_or_path) {
-  if (name_or_path.contains('/') || name_or_path.ends_with(".json")) {
-    SLUICE_TRY(const std::string text, base::ReadSmallFile(name_or_path, kMaxRecipeBytes));
-    return ParseRecipe(text, name_or_path);
-  }
+  SLUICE_TRY(const std::string text, RecipeText(name_or_path));
+  return ParseRecipe(text, IsRecipePath(name_or_path) ? name_or_path : "recipe " + name_or_path);
+}
+
+Result<std::string> RecipeText(const std::string& name_or_path) {
+  if (IsRecipePath(name_or_path)) return base::ReadSmallFile(name_or_path, kMaxRecipeBytes);
   std::string names;
   for (const base::EmbeddedFile& file : RecipeFiles()) {
     const std::string name(file.name.substr(0, file.name.rfind('.')));
-    if (name == name_or_path) return ParseRecipe(file.text, "recipe " + name);
+    if (name == name_or_path) return std::string(file.text);
     names += (names.empty() ? "" : ", ") + name;
   }
   return Fail("recipe " + name_or_path, "unknown", names + ", or the path of a .json file");

@@ -51,6 +51,8 @@ base::Result<Recipe> ParseRecipe(std::string_view text, std::string object);
 
 // A built-in recipe by name, or a file by path (anything that holds '/' or ends in ".json").
 base::Result<Recipe> LoadRecipe(const std::string& name_or_path);
+// Its text, not parsed.
+base::Result<std::string> RecipeText(const std::string& name_or_path);
 
 // The built-in recipes, named "balanced.json" and so on.
 std::span<const base::EmbeddedFile> RecipeFiles();
