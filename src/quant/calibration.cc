@@ -71,9 +71,11 @@ std::vector<std::vector<int32_t>> CutWindows(std::span<const std::vector<int32_t
     any = false;
     for (size_t s = 0; s < sequences.size(); ++s) {
       const auto& sequence = sequences[s];
-      const size_t count = std::min<uint64_t>({own, sequence.size() - taken[s], max_tokens});
+      const uint64_t room = max_tokens - total;
+      if (room <= length - own) return windows;
+      const size_t count =
+          std::min<uint64_t>({own, sequence.size() - taken[s], room - (length - own)});
       if (count == 0 || (count < length / 8 && taken[s] > 0)) continue;
-      if (total > 0 && total + length > max_tokens) return windows;
       std::vector<int32_t> window;
       if (bos >= 0) window.push_back(bos);
       const auto from = sequence.begin() + static_cast<ptrdiff_t>(taken[s]);

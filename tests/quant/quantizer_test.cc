@@ -237,6 +237,20 @@ TEST(CutWindows, TakesTheSequencesInTurn) {
   EXPECT_TRUE(CutWindows({}, 4, 100).empty());
 }
 
+TEST(CutWindows, NeverTakesMoreThanItMay) {
+  const std::vector<std::vector<int32_t>> sequences(3, std::vector<int32_t>(500, 1));
+  for (uint64_t most = 1; most < 1600; most += 7) {
+    for (const int32_t bos : {-1, 2}) {
+      uint64_t total = 0;
+      for (const auto& window : CutWindows(sequences, 64, most, bos)) total += window.size();
+      EXPECT_LE(total, most);
+      if (most < 1500 && most > 1) {
+        EXPECT_GE(total + 8, most);
+      }
+    }
+  }
+}
+
 TEST(CutWindows, DropsShortTails) {
   std::vector<int32_t> sequence(67, 5);
   const std::vector<std::vector<int32_t>> sequences = {sequence, {1}};
