@@ -7,6 +7,8 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <charconv>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <vector>
@@ -38,6 +40,25 @@ void Unregister(const std::string& name) {
   }
 }
 
+// Removes partial files of `path` whose process was killed.
+void RemoveOrphans(const std::filesystem::path& path) {
+  const std::string prefix = path.filename().string() + ".partial-";
+  const auto folder = path.parent_path();
+  std::error_code error;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(folder.empty() ? "." : folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(prefix)) continue;
+    pid_t pid = 0;
+    const char* end = name.data() + name.size();
+    const auto [rest, failed] = std::from_chars(name.data() + prefix.size(), end, pid);
+    const bool a_pid = failed == std::errc() && rest == end && pid > 0;
+    if (a_pid && ::kill(pid, 0) != 0 && errno == ESRCH) {
+      std::filesystem::remove(entry.path(), error);
+    }
+  }
+}
+
 }  // namespace
 
 void RemovePartialFiles() {
@@ -47,6 +68,7 @@ void RemovePartialFiles() {
 }
 
 Result<AtomicFile> AtomicFile::Create(const std::string& path) {
+  RemoveOrphans(path);
   std::string partial = fmt::format("{}.partial-{}", path, ::getpid());
   const int fd = ::open(partial.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0) return FailErrno(path, "cannot create", errno);

@@ -12,7 +12,8 @@ namespace sluice::base {
 
 // Writes to "PATH.partial-PID" beside the target; Commit() syncs and renames it over the target.
 // Without Commit() the partial file is removed by the destructor, and by RemovePartialFiles() when
-// a signal ends the process.
+// a signal ends the process. What a killed process left of the same target is removed by the next
+// Create().
 class AtomicFile {
  public:
   static Result<AtomicFile> Create(const std::string& path);

@@ -233,6 +233,9 @@ TEST(AtomicFile, KilledHalfWayThereIsNeverAHalfTarget) {
       EXPECT_EQ(text.size(), kChunk * kChunks) << "round " << round;
       EXPECT_EQ(text.find_first_not_of(text.substr(0, 1)), std::string::npos) << "round " << round;
     }
+    // What the killed process left goes with the next writer of the same target.
+    { ASSERT_TRUE(AtomicFile::Create(dir / "out")); }
+    for (const std::string& name : FilesIn(dir.path())) EXPECT_EQ(name, "out");
   }
   EXPECT_GT(partial_seen, 0) << "no round killed the writer half-way: the test tested nothing";
 }

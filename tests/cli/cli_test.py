@@ -124,6 +124,33 @@ class Packing(unittest.TestCase):
         damaged.write_bytes(data[: len(data) // 2])
         one_error(self, sluice("run", damaged, "-p", "x", expect=1))
 
+    def test_packing_again_does_only_what_is_new(self):
+        path = WORK / "again.gguf"
+        make = ["pack", model(), "--no-calibration", "-o", path]
+        self.assertNotIn("already", sluice(*make).stderr)
+        self.assertIn("already", sluice(*make).stderr)
+        first = path.read_bytes()
+        self.assertNotIn("already", sluice(*make, "--recipe", "compact").stderr)
+        self.assertLess(path.stat().st_size, len(first))
+
+    def test_it_replaces_no_file_of_another_kind(self):
+        other = WORK / "notes.txt"
+        other.write_text("notes")
+        make = ["pack", model(), "--no-calibration"]
+        one_error(self, sluice(*make, "-o", other, expect=1))
+        one_error(self, sluice(*make, "-o", WORK, expect=1))
+        one_error(self, sluice(*make, "-o", "/dev/null", "--force", expect=1))
+        one_error(self, sluice(*make, "-o", model(), "--force", expect=1))
+        one_error(self, sluice(*make, "-o", WORK / "no-such-folder" / "x", expect=1))
+        one_error(self, sluice("pack", pack(), "-o", WORK / "twice.gguf", expect=1))
+        self.assertEqual(other.read_text(), "notes")
+
+    def test_calibration_on_nothing_is_refused(self):
+        text = WORK / "short.txt"
+        text.write_text("too short")
+        one_error(self, sluice("pack", model(), "--calibrate", text, "-o", WORK / "y.gguf",
+                               expect=1))
+
     def test_the_source_cannot_be_run_unpacked(self):
         error = one_error(self, sluice("run", model(), "-p", "x", expect=1))
         self.assertIn("sluice pack", error)
@@ -158,6 +185,16 @@ class Running(unittest.TestCase):
                                    "--stop", "Paris", "-n", 30, "--json").stdout)
         self.assertEqual(answer["finish"], "stop")
         self.assertNotIn("Paris", answer["text"])
+
+    def test_output_that_cannot_be_written_is_a_failure(self):
+        for command in (["inspect", pack()], ["run", pack(), "-p", "x", "-n", 2], ["doctor"]):
+            with open("/dev/full", "w") as full:
+                result = subprocess.run([SLUICE, *map(str, command)], stdout=full,
+                                        stderr=subprocess.PIPE, text=True)
+            self.assertEqual(result.returncode, 1, command)
+            with open("/dev/full", "w") as full:
+                result = subprocess.run([SLUICE, *map(str, command)], stdout=full, stderr=full)
+            self.assertEqual(result.returncode, 1, command)
 
     def test_bad_options_are_named(self):
         for option, value in (("--temp", "-1"), ("--top-p", "0"), ("--min-p", "2"),
