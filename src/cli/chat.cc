@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -71,21 +72,23 @@ class Chat {
 std::optional<std::string> Chat::ReadLine() {
   std::string text;
   while (true) {
+    Interrupted() = false;
     if (terminal_) {
       fmt::print("{}", text.empty() ? "> " : "... ");
       std::fflush(stdout);
+      // A signal just before a blocking read would be overlooked: wait in short pieces instead.
+      pollfd input{STDIN_FILENO, POLLIN, 0};
+      while (!Interrupted() && ::poll(&input, 1, 100) <= 0) {
+      }
     }
     std::string line;
-    Interrupted() = false;
-    if (!std::getline(std::cin, line)) {
-      if (Interrupted()) {
-        std::cin.clear();
-        std::clearerr(stdin);
-        fmt::print("\n(/bye or Ctrl-D leaves)\n");
-        text.clear();
-        continue;
-      }
-      return std::nullopt;
+    if (Interrupted() || !std::getline(std::cin, line)) {
+      if (!Interrupted()) return std::nullopt;
+      std::cin.clear();
+      std::clearerr(stdin);
+      fmt::print("\n(/bye or Ctrl-D leaves)\n");
+      text.clear();
+      continue;
     }
     if (!line.empty() && line.back() == '\\') {
       line.back() = '\n';

@@ -1,14 +1,15 @@
 #include "cli/common.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
 #include "base/atomic_file.h"
 #include "base/mapped_file.h"
@@ -234,9 +235,12 @@ std::string Megabytes(uint64_t bytes) {
 }
 
 uint64_t PeakMemory() {
-  struct rusage usage {};
-  ::getrusage(RUSAGE_SELF, &usage);
-  return static_cast<uint64_t>(usage.ru_maxrss) * 1024;
+  // Not getrusage: what it gives includes the parent's memory at the time of fork.
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("VmHWM:")) return std::strtoull(line.c_str() + 6, nullptr, 10) * 1024;
+  }
+  return 0;
 }
 
 std::string SpeedLine(const session::Answer& answer) {
