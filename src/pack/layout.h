@@ -30,6 +30,12 @@ constexpr uint64_t RoundUp(uint64_t value, uint64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
+// Bytes of a tile's header and of one plane of it.
+constexpr uint64_t HeaderBytes(uint64_t cols, uint32_t group) {
+  return RoundUp(cols / group * kTileRows, kLineBytes);
+}
+constexpr uint64_t PlaneBytes(uint64_t cols) { return cols * kTileRows / 2; }
+
 // All offsets in bytes from the matrix's first byte.
 struct Layout {
   uint32_t rows;  // multiple of 16
@@ -44,10 +50,8 @@ struct Layout {
   uint64_t bytes;       // of the whole, a multiple of 128
 
   uint32_t groups() const { return cols / group; }
-  uint32_t header_bytes() const {
-    return static_cast<uint32_t>(RoundUp(uint64_t{groups()} * kTileRows, kLineBytes));
-  }
-  uint32_t plane_bytes() const { return cols * kTileRows / 2; }
+  uint32_t header_bytes() const { return static_cast<uint32_t>(HeaderBytes(cols, group)); }
+  uint32_t plane_bytes() const { return static_cast<uint32_t>(PlaneBytes(cols)); }
 };
 
 // Rows and columns as in the model; they are padded here.

@@ -135,8 +135,8 @@ class Checker {
     }
     if (i.rows % pack::kTileRows != 0)
       return Bad(fmt::format("{} rows", i.rows), "a multiple of 16");
-    const uint64_t header = pack::RoundUp(uint64_t{i.cols} / i.group * pack::kTileRows, kLine);
-    const uint64_t plane = uint64_t{i.cols} * pack::kTileRows / 2;
+    const uint64_t header = pack::HeaderBytes(i.cols, i.group);
+    const uint64_t plane = pack::PlaneBytes(i.cols);
     const uint64_t tiles = i.rows / pack::kTileRows;
     if (i.tile_stride % 64 != 0 || i.tile_stride < header + plane) {
       return Bad(fmt::format("tile stride {}", i.tile_stride),
@@ -379,8 +379,8 @@ base::Result<Program> Program::Parse(std::span<const uint8_t> bytes, std::span<c
 uint64_t StreamedBytes(const Instruction& i) {
   if (i.op == Op::kNorm) return uint64_t{i.cols} * 2;
   if (i.op != Op::kMatvec && i.op != Op::kEmbed) return 0;
-  const uint64_t header = pack::RoundUp(uint64_t{i.cols} / i.group * pack::kTileRows, kLine);
-  const uint64_t plane = uint64_t{i.cols} * pack::kTileRows / 2;
+  const uint64_t header = pack::HeaderBytes(i.cols, i.group);
+  const uint64_t plane = pack::PlaneBytes(i.cols);
   const uint64_t planes = (i.flags & kScreened) ? 1 : i.planes;
   // An embedding reads the one tile that holds the row.
   const uint64_t tiles = i.op == Op::kEmbed ? 1 : i.rows / pack::kTileRows;

@@ -51,8 +51,7 @@ class Memory {
   int Level(const Instruction& i, uint32_t row, uint32_t column, bool low) const {
     const uint64_t tile = row / pack::kTileRows;
     const uint32_t r = row % pack::kTileRows;
-    const uint64_t header =
-        pack::RoundUp(uint64_t{i.cols} / i.group * pack::kTileRows, pack::kLineBytes);
+    const uint64_t header = pack::HeaderBytes(i.cols, i.group);
     const uint64_t plane =
         low ? uint64_t{i.low} * pack::kLineBytes + tile * i.low_stride
             : uint64_t{i.weights} * pack::kLineBytes + tile * i.tile_stride + header;
