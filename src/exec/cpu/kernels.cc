@@ -17,26 +17,25 @@ Tables MakeTables() {
   return tables;
 }
 
+std::vector<const Kernels*> SupportedKernels() {
+  std::vector<const Kernels*> supported;
+  for (const Kernels* kernels :
+       {Avx512VnniKernels(), Avx2Kernels(), NeonDotprodKernels(), NeonKernels()}) {
+    if (kernels != nullptr) supported.push_back(kernels);
+  }
+  supported.push_back(&ScalarKernels());
+  return supported;
+}
+
 base::Result<const Kernels*> ChooseKernels(std::string_view forced) {
-  if (forced.empty()) {
-    if (const Kernels* kernels = Avx512VnniKernels()) return kernels;
-    if (const Kernels* kernels = Avx2Kernels()) return kernels;
-    return &ScalarKernels();
+  const auto supported = SupportedKernels();
+  if (forced.empty()) return supported.front();
+  std::string names;
+  for (const Kernels* kernels : supported) {
+    if (kernels->name == forced) return kernels;
+    names += (names.empty() ? "" : ", ") + std::string(kernels->name);
   }
-  if (forced == "scalar") return &ScalarKernels();
-  const Kernels* kernels = nullptr;
-  if (forced == "avx2") {
-    kernels = Avx2Kernels();
-  } else if (forced == "avx512vnni") {
-    kernels = Avx512VnniKernels();
-  } else {
-    return base::Fail("SLUICE_ISA", base::Printable(forced), "scalar, avx2 or avx512vnni");
-  }
-  if (kernels == nullptr) {
-    return base::Fail("SLUICE_ISA",
-                      std::string(forced) + ": this processor does not have these instructions");
-  }
-  return kernels;
+  return base::Fail("SLUICE_ISA", base::Printable(forced), "what this processor has: " + names);
 }
 
 }  // namespace sluice::exec::cpu

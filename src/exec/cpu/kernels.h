@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 
@@ -131,9 +132,14 @@ const Kernels& ScalarKernels();
 // nullptr where this processor (or this build) does not have the instructions.
 const Kernels* Avx2Kernels();
 const Kernels* Avx512VnniKernels();
+const Kernels* NeonKernels();         // "neon": AArch64, and ARMv7 where the processor has it
+const Kernels* NeonDotprodKernels();  // "neon-dotprod": AArch64
 
-// The fastest that this processor has, or the one that `forced` names: "scalar", "avx2",
-// "avx512vnni"; empty for no preference. Error: unknown or unsupported.
+// All that this processor has, the fastest first; the last is "scalar".
+std::vector<const Kernels*> SupportedKernels();
+
+// The fastest that this processor has, or the one that `forced` names; empty for no preference.
+// Error: not one of SupportedKernels().
 base::Result<const Kernels*> ChooseKernels(std::string_view forced);
 
 }  // namespace sluice::exec::cpu
