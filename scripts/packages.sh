@@ -3,7 +3,7 @@
 # To build and run: compiler, build tools, libraries.
 BUILD_PACKAGES="g++ cmake ninja-build pkg-config ccache ca-certificates
   libfmt-dev nlohmann-json3-dev libcli11-dev libcurl4-openssl-dev libssl-dev libpcre2-dev
-  libzip-dev python3 python3-pip"
+  libutf8proc-dev libzip-dev python3 python3-pip"
 
 # To test: frameworks, and an interpreter with a place for reference packages.
 TEST_PACKAGES="libgtest-dev libgmock-dev python3-venv"

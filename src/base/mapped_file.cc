@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 
 namespace sluice::base {
@@ -68,6 +69,22 @@ Result<std::string> ReadSmallFile(const std::string& path, uint64_t max_bytes) {
   }
   text.resize(done);
   return text;
+}
+
+Result<std::string> ReadStandardInput(uint64_t max_bytes) {
+  constexpr char kObject[] = "standard input";
+  std::string text;
+  std::array<char, 1 << 16> buffer;
+  while (true) {
+    const ssize_t n = ::read(STDIN_FILENO, buffer.data(), buffer.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return FailErrno(kObject, "cannot read", errno);
+    if (n == 0) return text;
+    text.append(buffer.data(), static_cast<size_t>(n));
+    if (text.size() > max_bytes) {
+      return Fail(kObject, "too long", fmt::format("at most {} bytes", max_bytes));
+    }
+  }
 }
 
 }  // namespace sluice::base

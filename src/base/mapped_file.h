@@ -37,4 +37,7 @@ class MappedFile {
 // The whole of a small file. Error if it cannot be read or is longer than `max_bytes`.
 Result<std::string> ReadSmallFile(const std::string& path, uint64_t max_bytes);
 
+// All of standard input. Error if it cannot be read or is longer than `max_bytes`.
+Result<std::string> ReadStandardInput(uint64_t max_bytes);
+
 }  // namespace sluice::base

@@ -83,7 +83,10 @@ std::optional<std::string> Chat::ReadLine() {
     }
     std::string line;
     if (Interrupted() || !std::getline(std::cin, line)) {
-      if (!Interrupted()) return std::nullopt;
+      if (!Interrupted()) {
+        if (text.find_first_not_of(" \t\r\n") != std::string::npos) return text;
+        return std::nullopt;
+      }
       std::cin.clear();
       std::clearerr(stdin);
       fmt::print("\n(/bye or Ctrl-D leaves)\n");
@@ -110,14 +113,10 @@ void Chat::Set(const std::string& name, const std::string& value) {
   CLI::App parser;
   changed.Add(parser);
   try {
-    std::vector<std::string> arguments{value, "--" + name};  // CLI11 takes them from the back
+    std::vector<std::string> arguments{fmt::format("--{}={}", name, value)};
     parser.parse(arguments);
-  } catch (const CLI::ParseError&) {
-    fmt::print("{} cannot be {}\n", name, value);
-    return;
-  }
-  if (const auto status = changed.options.Validate(); !status) {
-    fmt::print("{}\n", status.error().ToString());
+  } catch (const CLI::ParseError& error) {
+    fmt::print("{}\n", error.what());
     return;
   }
   sampler_ = changed;
@@ -170,6 +169,16 @@ base::Result<Chat::After> Chat::Command(const std::string& line) {
 base::Status Chat::Answer() {
   SLUICE_TRY(const auto segments, template_.Render(messages_, true));
   const std::vector<int32_t> prompt = text::EncodeChat(engine_.tokenizer, segments);
+  const uint32_t context = engine_.executor->context();
+  if (prompt.size() >= context) {
+    const bool first = messages_.size() == 1 || messages_[messages_.size() - 2].role == "system";
+    messages_.pop_back();
+    return base::Fail(
+        first ? "this message" : "the conversation with this message",
+        fmt::format("{} tokens", prompt.size()),
+        fmt::format("fewer than the context's {}; the message is not taken ({})", context,
+                    first ? "shorten it" : "shorten it, or /clear forgets the conversation"));
+  }
   std::vector<std::string> stops = sampler_.stops;
   stops.insert(stops.end(), template_.stop().begin(), template_.stop().end());
   Interrupted() = false;
@@ -190,6 +199,11 @@ base::Status Chat::Answer() {
   }
   fmt::print("\n");
   if (terminal_) fmt::print("\033[2m[{}]\033[0m\n", SpeedLine(*answer));
+  if (answer->finish == session::Finish::kContext) {
+    std::fflush(stdout);
+    fmt::print(stderr, "[the context's {} tokens are full: /clear forgets the conversation]\n",
+               context);
+  }
   if (answer->text.empty() && answer->finish == session::Finish::kCancelled) {
     messages_.pop_back();
     return {};
@@ -215,7 +229,7 @@ base::Status Chat::Loop() {
     }
     messages_.push_back({"user", *line});
     if (const auto status = Answer(); !status) {
-      fmt::print("error: {} (/clear forgets the conversation)\n", status.error().ToString());
+      fmt::print("error: {}\n", status.error().ToString());
     }
   }
   const double rate =
@@ -233,7 +247,6 @@ struct Flags {
 };
 
 base::Status RunChat(const Flags& flags) {
-  SLUICE_TRY_VOID(flags.sampler.options.Validate());
   SLUICE_TRY(const auto engine, flags.engine.Open());
   auto chat_template =
       text::ChatTemplate::FromMetadata(engine->loaded.pack->metadata(), flags.chat_template);
@@ -253,7 +266,8 @@ void AddChat(CLI::App& app, ExitCode& exit) {
   flags->engine.Add(*command);
   flags->sampler.Add(*command);
   command->add_option("--system", flags->system, "System message");
-  command->add_option("--chat-template", flags->chat_template, "Template family by name");
+  command->add_option("--chat-template", flags->chat_template, "Template family by name")
+      ->check(CLI::IsMember(text::ChatTemplateNames()));
   command->callback([flags, &exit] {
     if (const auto status = RunChat(*flags); !status) exit = Report(status.error());
   });

@@ -4,15 +4,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 
 #include "base/atomic_file.h"
 #include "base/mapped_file.h"
+#include "base/proc.h"
+#include "formats/catalogue.h"
 #include "formats/hub.h"
 
 namespace sluice::cli {
@@ -34,6 +36,39 @@ void OnSignal(int signal) {
   ::_exit(128 + signal);
 }
 
+bool Exists(const std::string& path) {
+  std::error_code ignored;
+  // Also a link that leads nowhere: opening it says so.
+  return std::filesystem::exists(std::filesystem::symlink_status(path, ignored));
+}
+
+// A name of the catalogue that is a file or folder here as well might have been meant as that.
+void SayWhichIsMeant(const std::string& name_or_path) {
+  static bool said = false;
+  if (said || !Exists(name_or_path) || !formats::IsCatalogueName(name_or_path)) return;
+  said = true;
+  fmt::print(stderr,
+             "sluice: {0} is the catalogue's model; ./{0} would be the one in this folder\n",
+             name_or_path);
+}
+
+// Takes what the option's own range in SamplerOptions allows.
+template <typename T>
+CLI::Validator SamplerNumber(T text::SamplerOptions::*option) {
+  const auto check = [option](std::string& text) -> std::string {
+    T value{};
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size()) {
+      return fmt::format("{}, expected a number", text);
+    }
+    text::SamplerOptions options;
+    options.*option = value;
+    const auto status = options.Validate();
+    return status ? "" : fmt::format("{}, expected {}", text, status.error().expected);
+  };
+  return CLI::Validator(check, "");
+}
+
 std::string FormatTime(double seconds) {
   const auto s = static_cast<uint64_t>(seconds + 0.5);
   return s < 60 ? fmt::format("{} s", s) : fmt::format("{}:{:02} min", s / 60, s % 60);
@@ -46,8 +81,16 @@ base::Status FlushOutput() {
   return base::Fail("standard output", "cannot write");
 }
 
+std::string ErrorLine(std::string_view message) {
+  std::string line(message);
+  for (char& c : line) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';  // names may hold anything
+  }
+  return fmt::format("sluice: error: {}\n", line);
+}
+
 ExitCode Report(const base::Error& error) {
-  fmt::print(stderr, "sluice: error: {}\n", error.ToString());
+  fmt::print(stderr, "{}", ErrorLine(error.ToString()));
   return kExitFailed;
 }
 
@@ -119,8 +162,22 @@ void InstallSignalHandlers() {
 void ListenForInterrupt(bool listen) { listening = listen; }
 
 bool IsPath(const std::string& name_or_path) {
-  std::error_code ignored;
-  return std::filesystem::exists(name_or_path, ignored);
+  return Exists(name_or_path) && !formats::IsCatalogueName(name_or_path);
+}
+
+CLI::Validator WholeNumber(uint64_t least, uint64_t most) {
+  const auto check = [least, most](std::string& text) -> std::string {
+    uint64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
+      return most == UINT64_MAX
+                 ? fmt::format("{}, expected a whole number, {} or more", text, least)
+                 : fmt::format("{}, expected a whole number, {} to {}", text, least, most);
+    }
+    text = fmt::format("{}", value);
+    return {};
+  };
+  return CLI::Validator(check, "");
 }
 
 std::string DefaultPackPath(const std::string& name_or_path, const std::string& recipe) {
@@ -145,16 +202,22 @@ std::string DefaultPackPath(const std::string& name_or_path, const std::string& 
 }
 
 base::Result<std::string> FindSource(const std::string& name_or_path, bool may_pull) {
-  std::error_code ignored;
-  if (std::filesystem::exists(std::filesystem::symlink_status(name_or_path, ignored))) {
-    return name_or_path;
-  }
+  if (name_or_path.empty()) return base::Fail("model", "an empty name", "a path or a name");
+  SayWhichIsMeant(name_or_path);
+  if (IsPath(name_or_path)) return name_or_path;
   // What looks like a path is none of the hub's names; a slip of the finger stays off the network.
-  const bool hub_file =
-      name_or_path.ends_with(".gguf") && name_or_path.find(':') != std::string::npos;
-  if (name_or_path.empty() || name_or_path.front() == '/' || name_or_path.front() == '.' ||
-      (std::ranges::count(name_or_path, '/') > 1 && !hub_file)) {
-    return base::Fail(name_or_path.empty() ? "model" : name_or_path, "no such file");
+  const bool gguf = name_or_path.ends_with(".gguf");
+  const bool hub_file = gguf && name_or_path.find(':') != std::string::npos;
+  if (name_or_path.front() == '/' || name_or_path.front() == '.' ||
+      ((gguf || std::ranges::count(name_or_path, '/') > 1) && !hub_file)) {
+    return base::Fail(name_or_path, "no such file");
+  }
+  if (!formats::IsCatalogueName(name_or_path) && !formats::ParseHubName(name_or_path)) {
+    SLUICE_TRY(const auto catalogue, formats::BuiltInCatalogue());
+    return base::Fail(
+        name_or_path, "no such file, and no model of that name",
+        fmt::format("a path, {}, or the owner/name of a model on the Hugging Face hub",
+                    formats::NamesOf(catalogue)));
   }
   if (const auto found = formats::FindPulled(name_or_path)) return *found;
   if (!may_pull) {
@@ -166,6 +229,13 @@ base::Result<std::string> FindSource(const std::string& name_or_path, bool may_p
 }
 
 base::Result<std::string> FindPack(const std::string& name_or_path, const std::string& recipe) {
+  if (name_or_path.empty()) return base::Fail("pack", "an empty name", "a path or a name");
+  SayWhichIsMeant(name_or_path);
+  std::error_code ignored;
+  if (IsPath(name_or_path) && std::filesystem::is_directory(name_or_path, ignored)) {
+    return base::Fail(name_or_path, "a folder",
+                      fmt::format("a pack; `sluice pack {}` makes one of a model", name_or_path));
+  }
   if (IsPath(name_or_path)) return name_or_path;
   const std::string pack = DefaultPackPath(name_or_path, recipe);
   if (IsPath(pack)) return pack;
@@ -185,38 +255,53 @@ void EngineFlags::Add(CLI::App& command) {
       ->check(CLI::IsMember({"cpu", "ref"}))
       ->capture_default_str();
   command.add_option("--threads", options.threads, "Threads; 0: one per core")
-      ->check(CLI::Range(0, 1024));
+      ->transform(WholeNumber(0, 1024));
   command.add_option("--context", options.context, "Positions to hold; 0: all the pack has")
-      ->check(CLI::Range(0, 65535));
+      ->transform(WholeNumber(0, 65535));
 }
 
 base::Result<std::unique_ptr<session::Engine>> EngineFlags::Open() const {
   SLUICE_TRY(const std::string path, FindPack(pack, recipe));
-  return session::OpenEngine(path, options);
+  SLUICE_TRY(auto engine, session::OpenEngine(path, options));
+  const uint32_t most = engine->loaded.program.sizes().context;
+  if (options.context > most) {
+    return base::Fail("--context", fmt::format("{}", options.context),
+                      fmt::format("at most the {} of {}", most, path));
+  }
+  return engine;
 }
 
 void SamplerFlags::Add(CLI::App& command) {
+  using Options = text::SamplerOptions;
   command.add_option("--temp", options.temperature, "Temperature; 0: always the best token")
+      ->transform(SamplerNumber(&Options::temperature))
       ->capture_default_str();
   command.add_option("--top-k", options.top_k, "Keep the best K candidates; 0: all")
+      ->transform(WholeNumber(0, UINT32_MAX))
       ->capture_default_str();
   command.add_option("--top-p", options.top_p, "Keep the best that make up this share")
+      ->transform(SamplerNumber(&Options::top_p))
       ->capture_default_str();
   command
       .add_option("--min-p", options.min_p, "Drop what is less likely than this share of the best")
+      ->transform(SamplerNumber(&Options::min_p))
       ->capture_default_str();
   command
       .add_option("--repeat-penalty", options.repetition_penalty,
                   "Make tokens of the last --repeat-last-n less likely; 1: off")
+      ->transform(SamplerNumber(&Options::repetition_penalty))
       ->capture_default_str();
   command.add_option("--repeat-last-n", options.repetition_window, "Tokens that the penalty sees")
+      ->transform(SamplerNumber(&Options::repetition_window))
       ->capture_default_str();
   command.add_option("--seed", options.seed, "Same seed, same text")
-      ->check(CLI::NonNegativeNumber)
+      ->transform(WholeNumber(0, UINT64_MAX))
       ->capture_default_str();
   command.add_option("-n,--max-tokens", max_tokens, "Longest answer; 0: until the context is full")
+      ->transform(WholeNumber(0, UINT32_MAX))
       ->capture_default_str();
   command.add_option("--stop", stops, "End the answer before this text (may be repeated)")
+      ->check([](const std::string& text) { return text.empty() ? "an empty text" : ""; })
       ->allow_extra_args(false);
 }
 
@@ -236,11 +321,7 @@ std::string Megabytes(uint64_t bytes) {
 
 uint64_t PeakMemory() {
   // Not getrusage: what it gives includes the parent's memory at the time of fork.
-  std::ifstream file("/proc/self/status");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("VmHWM:")) return std::strtoull(line.c_str() + 6, nullptr, 10) * 1024;
-  }
-  return 0;
+  return base::ProcBytes("/proc/self/status", "VmHWM");
 }
 
 std::string SpeedLine(const session::Answer& answer) {

@@ -35,7 +35,9 @@ constexpr std::string_view kDefaultRecipe = "balanced";
 
 // Error if what was printed could not be written.
 base::Status FlushOutput();
-// "sluice: error: ..." on standard error; returns kExitFailed.
+// One line "sluice: error: ..." for standard error, whatever the message holds.
+std::string ErrorLine(std::string_view message);
+// Prints the error's line; returns kExitFailed.
 ExitCode Report(const base::Error& error);
 
 // A line that is redrawn on a terminal, with the share done and the time left; on anything else a
@@ -70,7 +72,13 @@ base::Result<std::string> FindSource(const std::string& name_or_path, bool may_p
 base::Result<std::string> FindPack(const std::string& name_or_path, const std::string& recipe);
 // Where `sluice pack` puts the pack of a model.
 std::string DefaultPackPath(const std::string& name_or_path, const std::string& recipe);
+// Whether it names what is there under that path. A name of the catalogue is none, whatever lies in
+// the working folder; "./NAME" is.
 bool IsPath(const std::string& name_or_path);
+
+// For CLI::Option::transform(). CLI11's own checks let NaN through, wrap negative numbers around
+// and take a leading zero for octal.
+CLI::Validator WholeNumber(uint64_t least, uint64_t most);
 
 // Options that run a pack.
 struct EngineFlags {

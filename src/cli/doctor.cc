@@ -5,11 +5,10 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
+#include "base/proc.h"
 #include "base/thread_pool.h"
 #include "cli/common.h"
 #include "exec/cpu/kernels.h"
@@ -28,28 +27,21 @@ struct Finding {
   std::string advice;  // empty where nothing needs doing
 };
 
-// Bytes that /proc/meminfo gives under `key`, 0 if it does not.
-uint64_t MemoryInfo(const std::string& key) {
-  std::ifstream file("/proc/meminfo");
-  std::string line;
-  while (std::getline(file, line)) {
-    if (line.starts_with(key + ":")) {
-      return std::strtoull(line.c_str() + key.size() + 1, nullptr, 10) * 1024;
-    }
-  }
-  return 0;
-}
+constexpr char kMemory[] = "/proc/meminfo";
 
 std::string CpuModel() {
-  std::ifstream file("/proc/cpuinfo");
-  std::string line;
-  while (std::getline(file, line)) {
-    if (line.starts_with("model name") || line.starts_with("Model")) {
-      const size_t colon = line.find(": ");
-      if (colon != std::string::npos) return line.substr(colon + 2);
-    }
+  for (const char* key : {"model name", "Model"}) {
+    if (const auto name = base::ProcField("/proc/cpuinfo", key)) return *name;
   }
   return "unknown";
+}
+
+// The folder, or the nearest one above it that is there.
+std::string NearestFolder(const fs::path& folder) {
+  std::error_code error;
+  fs::path path = fs::absolute(folder, error);
+  while (!fs::exists(path, error) && path.has_relative_path()) path = path.parent_path();
+  return path.string();
 }
 
 void CheckMachine(std::vector<Finding>& findings) {
@@ -71,12 +63,12 @@ void CheckMachine(std::vector<Finding>& findings) {
                         std::string((*kernels)->name),
                         slow ? "no SIMD that sluice knows: expect a tenth of the speed" : ""});
   }
-  const uint64_t free = MemoryInfo("MemAvailable");
+  const uint64_t free = base::ProcBytes(kMemory, "MemAvailable");
   const bool little = free < (uint64_t{512} << 20);
-  findings.push_back(
-      {little ? Kind::kWarning : Kind::kGood, "memory",
-       fmt::format("{} available of {}", Megabytes(free), Megabytes(MemoryInfo("MemTotal"))),
-       little ? "close other programs, or use a short --context" : ""});
+  findings.push_back({little ? Kind::kWarning : Kind::kGood, "memory",
+                      fmt::format("{} available of {}", Megabytes(free),
+                                  Megabytes(base::ProcBytes(kMemory, "MemTotal"))),
+                      little ? "close other programs, or use a short --context" : ""});
 }
 
 void CheckCache(std::vector<Finding>& findings) {
@@ -87,15 +79,16 @@ void CheckCache(std::vector<Finding>& findings) {
     return;
   }
   std::error_code error;
-  fs::create_directories(cache, error);
-  if (error || ::access(cache.c_str(), W_OK) != 0) {
+  // Only looks: `pull` and `pack` make the folder.
+  const std::string folder = NearestFolder(cache);
+  if (!fs::is_directory(folder, error) || ::access(folder.c_str(), W_OK | X_OK) != 0) {
     findings.push_back({Kind::kBad, "cache", fmt::format("{} cannot be written", cache),
                         "set SLUICE_CACHE to a folder of yours"});
     return;
   }
   struct statvfs disk {};
   const uint64_t free =
-      ::statvfs(cache.c_str(), &disk) == 0 ? uint64_t{disk.f_bavail} * disk.f_frsize : 0;
+      ::statvfs(folder.c_str(), &disk) == 0 ? uint64_t{disk.f_bavail} * disk.f_frsize : 0;
   const bool little = free < (uint64_t{1} << 30);
   findings.push_back({little ? Kind::kWarning : Kind::kGood, "cache",
                       fmt::format("{}, {} free", cache, Megabytes(free)),

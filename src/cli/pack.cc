@@ -198,17 +198,17 @@ void AddPack(CLI::App& app, ExitCode& exit) {
   command->add_flag("--no-calibration", flags->no_calibration, "Fast, and less accurate")
       ->excludes(calibrate);
   command->add_option("--calibration-tokens", flags->calibration_tokens, "At most so many")
-      ->check(CLI::Range(64, 1 << 22))
+      ->transform(WholeNumber(64, 1 << 22))
       ->capture_default_str();
   command->add_option("--calibration-window", flags->window, "Tokens per sequence")
-      ->check(CLI::Range(16, 8192))
+      ->transform(WholeNumber(16, 8192))
       ->capture_default_str();
   command
       ->add_option("--context", flags->context,
                    "Longest context; 0: the model's own, at most 32768")
-      ->check(CLI::Range(0, 65535));
+      ->transform(WholeNumber(0, 65535));
   command->add_option("--threads", flags->threads, "Threads; 0: one per core. Same bytes anyway")
-      ->check(CLI::Range(0, 1024));
+      ->transform(WholeNumber(0, 1024));
   command->add_flag("--force", flags->force, "Pack again what is packed already");
   command->add_flag("--report", flags->report, "List every matrix's error");
   command->add_flag("--json", flags->json, "The result as JSON");

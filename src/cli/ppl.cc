@@ -85,9 +85,10 @@ void AddPpl(CLI::App& app, ExitCode& exit) {
   command
       ->add_option("--window", flags->window,
                    "Tokens per window, each read on its own; at most the pack's context")
-      ->check(CLI::Range(2, 65535))
+      ->transform(WholeNumber(2, 65535))
       ->capture_default_str();
-  command->add_option("--tokens", flags->tokens, "At most so many tokens; 0: all");
+  command->add_option("--tokens", flags->tokens, "At most so many tokens; 0: all")
+      ->transform(WholeNumber(0, UINT64_MAX));
   command->add_flag("--json", flags->json, "The result as JSON");
   command->callback([flags, &exit] {
     if (const auto status = Ppl(*flags); !status) exit = Report(status.error());

@@ -19,16 +19,25 @@ struct Flags {
   std::string file;
   std::string system;
   std::string chat_template;
+  bool from_file = false;
   bool raw = false;
   bool quiet = false;
   bool json = false;
 };
 
+base::Result<std::string> PromptText(const Flags& flags) {
+  if (!flags.from_file) return flags.prompt;
+  constexpr uint64_t kMost = uint64_t{1} << 26;
+  SLUICE_TRY(std::string text, flags.file == "-" ? base::ReadStandardInput(kMost)
+                                                 : base::ReadSmallFile(flags.file, kMost));
+  // Editors and echo end the last line too.
+  if (text.ends_with('\n')) text.pop_back();
+  if (text.ends_with('\r')) text.pop_back();
+  return text;
+}
+
 base::Result<std::vector<int32_t>> PromptTokens(const session::Engine& engine, const Flags& flags) {
-  std::string prompt = flags.prompt;
-  if (!flags.file.empty()) {
-    SLUICE_TRY(prompt, base::ReadSmallFile(flags.file, uint64_t{1} << 26));
-  }
+  SLUICE_TRY(const std::string prompt, PromptText(flags));
   const text::Tokenizer& tokenizer = engine.tokenizer;
   if (flags.raw) {
     std::vector<int32_t> tokens = tokenizer.Encode(prompt, true);
@@ -97,15 +106,18 @@ void AddRun(CLI::App& app, ExitCode& exit) {
   flags->engine.Add(*command);
   flags->sampler.Add(*command);
   auto* prompt = command->add_option("-p,--prompt", flags->prompt, "The prompt");
-  auto* file = command->add_option("-f,--file", flags->file, "Read the prompt from a file");
+  auto* file = command->add_option("-f,--file", flags->file,
+                                   "Read the prompt from a file; -: standard input");
   prompt->excludes(file);
   command->add_option("--system", flags->system, "System message");
-  command->add_option("--chat-template", flags->chat_template, "Template family by name");
+  command->add_option("--chat-template", flags->chat_template, "Template family by name")
+      ->check(CLI::IsMember(text::ChatTemplateNames()));
   command->add_flag("--raw", flags->raw, "Continue the prompt as it is, without a chat template");
   command->add_flag("-q,--quiet", flags->quiet, "Nothing but the answer");
   command->add_flag("--json", flags->json, "Answer, tokens and speed as JSON");
   command->callback([flags, prompt, file, &exit] {
     if (prompt->count() + file->count() == 0) throw CLI::RequiredError("-p or -f");
+    flags->from_file = file->count() > 0;
     if (const auto status = Run(*flags, exit); !status) exit = Report(status.error());
   });
 }

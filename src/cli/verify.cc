@@ -21,6 +21,10 @@ struct Flags {
 base::Status RunVerify(const Flags& flags, ExitCode& exit) {
   ProgressBar bar;
   SLUICE_TRY(const auto engine, flags.engine.Open());
+  if (flags.tokens > engine->executor->context()) {
+    return base::Fail("--tokens", fmt::format("{}", flags.tokens),
+                      fmt::format("at most the context's {}", engine->executor->context()));
+  }
   SLUICE_TRY_VOID(engine->loaded.pack->CheckSums(bar.Callback()));
   session::EngineOptions other = flags.engine.options;
   other.executor = flags.against;
@@ -68,10 +72,10 @@ void AddVerify(CLI::App& app, ExitCode& exit) {
       ->capture_default_str();
   command->add_option("-p,--prompt", flags->prompt, "Text to read first");
   command->add_option("--tokens", flags->tokens, "Prompt and generated tokens together")
-      ->check(CLI::Range(1, 65535))
+      ->transform(WholeNumber(1, 65535))
       ->capture_default_str();
   command->add_option("--block", flags->block, "Tokens of the prompt read at once")
-      ->check(CLI::Range(1, 64))
+      ->transform(WholeNumber(1, 64))
       ->capture_default_str();
   command->add_flag("--json", flags->json, "The result as JSON");
   command->callback([flags, &exit] {

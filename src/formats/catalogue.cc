@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <initializer_list>
-#include <nlohmann/json.hpp>
 #include <span>
 
 #include "base/embedded.h"
+#include "formats/json.h"
 
 namespace sluice::embedded {
 std::span<const base::EmbeddedFile> Models();
@@ -20,7 +20,6 @@ namespace {
 using base::Fail;
 using base::Result;
 using base::Status;
-using Json = nlohmann::json;
 
 bool IsWord(std::string_view text) {
   constexpr std::string_view kPunctuation = "._-";
@@ -173,8 +172,7 @@ Result<HubSource> ParseHubName(std::string_view name) {
 }
 
 Result<CatalogueEntry> ParseCatalogueEntry(std::string_view text, std::string_view object) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return Fail(std::string(object), "not valid JSON");
+  SLUICE_TRY(const Json json, ParseJson(text, std::string(object)));
   const Node node{json, std::string(object)};
   SLUICE_TRY_VOID(node.HasOnly({"name", "family", "licence", "description", "sources"}));
   CatalogueEntry entry;
@@ -209,6 +207,12 @@ Result<Catalogue> BuiltInCatalogue() {
   const auto twice = std::ranges::adjacent_find(catalogue, {}, &CatalogueEntry::name);
   if (twice != catalogue.end()) return Fail("models", "two entries \"" + twice->name + "\"");
   return catalogue;
+}
+
+bool IsCatalogueName(std::string_view name) {
+  const auto catalogue = BuiltInCatalogue();
+  return catalogue &&
+         std::ranges::find(*catalogue, name, &CatalogueEntry::name) != catalogue->end();
 }
 
 std::string NamesOf(const Catalogue& catalogue) {

@@ -48,6 +48,9 @@ base::Result<CatalogueEntry> ParseCatalogueEntry(std::string_view text, std::str
 // The compiled-in catalogue, sorted by name.
 base::Result<Catalogue> BuiltInCatalogue();
 
+// Whether the compiled-in catalogue has a model of that name.
+bool IsCatalogueName(std::string_view name);
+
 // "a, b, c"
 std::string NamesOf(const Catalogue& catalogue);
 

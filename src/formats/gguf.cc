@@ -259,11 +259,8 @@ Result<std::shared_ptr<GgufFile>> GgufFile::FromBytes(std::span<const uint8_t> b
 
 base::Status GgufFile::Parse() {
   HeaderReader reader(bytes_, name_);
-  SLUICE_TRY(const uint32_t magic, reader.Scalar<uint32_t>("the magic"));
-  if (!IsGguf(bytes_)) {
-    return Fail(name_, fmt::format("the file starts with bytes 0x{:08x}", std::byteswap(magic)),
-                "the magic \"GGUF\"", 0);
-  }
+  if (!IsGguf(bytes_)) return Fail(name_, "not a GGUF file", "the bytes \"GGUF\" at its start");
+  SLUICE_TRY_VOID(reader.Scalar<uint32_t>("the magic"));
   SLUICE_TRY(version_, reader.Scalar<uint32_t>("the version"));
   if (version_ == std::byteswap(2u) || version_ == std::byteswap(3u)) {
     return Fail(name_, "a big-endian file", "a little-endian one", 4);

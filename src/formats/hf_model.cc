@@ -290,25 +290,32 @@ void SetHyperKeys(const Hyper& h, const RopeScaling& scaling, bool explicit_head
   }
 }
 
+// A number of things, of which there must be some.
+Result<uint32_t> RequiredCount(const JsonObject& config, std::string_view key) {
+  SLUICE_TRY(const uint32_t count, config.RequiredUint32(key));
+  if (count == 0) return config.Wrong(key, "0", "a positive integer");
+  return count;
+}
+
 }  // namespace
 
 Result<Hyper> ReadHfHyper(const JsonObject& config) {
   Hyper h;
   SLUICE_TRY(h.family, ReadFamily(config));
   SLUICE_TRY_VOID(RefuseVariants(config, *h.family));
-  SLUICE_TRY(h.n_layers, config.RequiredUint32("num_hidden_layers"));
-  SLUICE_TRY(h.hidden, config.RequiredUint32("hidden_size"));
-  SLUICE_TRY(h.ffn, config.RequiredUint32("intermediate_size"));
-  SLUICE_TRY(h.n_heads, config.RequiredUint32("num_attention_heads"));
-  SLUICE_TRY(h.vocab, config.RequiredUint32("vocab_size"));
-  SLUICE_TRY(h.context, config.RequiredUint32("max_position_embeddings"));
+  SLUICE_TRY(h.n_layers, RequiredCount(config, "num_hidden_layers"));
+  SLUICE_TRY(h.hidden, RequiredCount(config, "hidden_size"));
+  SLUICE_TRY(h.ffn, RequiredCount(config, "intermediate_size"));
+  SLUICE_TRY(h.n_heads, RequiredCount(config, "num_attention_heads"));
+  SLUICE_TRY(h.vocab, RequiredCount(config, "vocab_size"));
+  SLUICE_TRY(h.context, RequiredCount(config, "max_position_embeddings"));
   h.n_kv_heads = h.n_heads;
   if (config.Find("num_key_value_heads") != nullptr) {
-    SLUICE_TRY(h.n_kv_heads, config.RequiredUint32("num_key_value_heads"));
+    SLUICE_TRY(h.n_kv_heads, RequiredCount(config, "num_key_value_heads"));
   }
   if (config.Find("head_dim") != nullptr) {
-    SLUICE_TRY(h.head_dim, config.RequiredUint32("head_dim"));
-  } else if (h.n_heads == 0 || h.hidden % h.n_heads != 0) {
+    SLUICE_TRY(h.head_dim, RequiredCount(config, "head_dim"));
+  } else if (h.hidden % h.n_heads != 0) {
     return config.Wrong("num_attention_heads", fmt::format("{}", h.n_heads),
                         fmt::format("a divisor of hidden_size = {}", h.hidden));
   } else {

@@ -95,6 +95,8 @@ Result<std::vector<uint32_t>> Ids(const JsonObject& object, std::string_view key
 struct Vocabulary {
   std::vector<std::string> tokens;
   std::vector<int32_t> types;  // kUnused where no token stands
+  // Added tokens that are no control tokens and are looked for after normalising.
+  std::vector<int32_t> normalized;
 };
 
 // A byte token of SentencePiece: "<0x00>" to "<0xFF>".
@@ -139,6 +141,8 @@ Result<Vocabulary> ReadVocabulary(const JsonObject& tokenizer, const JsonObject&
                          "one token for each id");
     }
     SLUICE_TRY(const bool special, Flag(token, "special", false));
+    SLUICE_TRY(const bool normalized, Flag(token, "normalized", !special));
+    if (normalized && !special) v.normalized.push_back(static_cast<int32_t>(id));
     v.tokens[id] = *content;
     if (v.types[id] != kUnknown) v.types[id] = special ? kControl : kUserDefined;
   }
@@ -431,6 +435,7 @@ base::Status ReadHfTokenizer(const TokenizerFiles& files, uint32_t rows,
 
   std::string pre = "default";
   bool space_prefix = false;
+  bool nfc = false;
   if (sentencepiece) {
     SLUICE_TRY(space_prefix, ReadSpaceHandling(tokenizer));
   } else {
@@ -442,6 +447,7 @@ base::Status ReadHfTokenizer(const TokenizerFiles& files, uint32_t rows,
     for (const JsonObject& step : normalizer) {
       SLUICE_TRY(const std::string step_type, TypeOf(step));
       if (step_type != "NFC") return step.Wrong("type", Quoted(step_type), "NFC or none");
+      nfc = true;
     }
   }
   if (whole_words_first && pre != "llama-bpe") {
@@ -467,6 +473,10 @@ base::Status ReadHfTokenizer(const TokenizerFiles& files, uint32_t rows,
     metadata.Set("tokenizer.ggml.scores", ScoresOfMerges(v, merges));
   } else {
     metadata.Set("tokenizer.ggml.merges", std::move(merges));
+    metadata.Set("sluice.nfc", nfc);
+    if (nfc && !v.normalized.empty()) {
+      metadata.Set("sluice.normalized_tokens", std::move(v.normalized));
+    }
   }
   metadata.Set("tokenizer.ggml.tokens", std::move(v.tokens));
   metadata.Set("tokenizer.ggml.token_type", std::move(v.types));

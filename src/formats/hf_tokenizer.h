@@ -24,7 +24,10 @@ struct TokenizerFiles {
 };
 
 // Sets the tokenizer.* keys that a GGUF file of the same model would have, and
-// sluice.eos_token_ids (int32 array) where several tokens end a text.
+// sluice.eos_token_ids (int32 array) where several tokens end a text. For "gpt2" also sluice.nfc
+// (bool), whether the normalizer is NFC, alone or in a Sequence; and, if it is and there are any,
+// sluice.normalized_tokens (int32 array): the added tokens that are not special and are looked for
+// in normalised text. Other normalizers are refused, with "llama" NFC too.
 //
 // Known tokenizers: byte-level BPE with the word patterns of GPT-2, Qwen2, SmolLM and Llama 3
 // (tokenizer.ggml.model "gpt2"), and SentencePiece-like BPE with byte fallback ("llama"); others

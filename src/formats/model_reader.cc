@@ -16,7 +16,14 @@ namespace sluice::formats {
 
 base::Result<model::Model> OpenModel(const std::string& path) {
   std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) return ReadHfModel(path);
+  if (std::filesystem::is_directory(path, ignored)) {
+    if (!std::filesystem::exists(path + "/config.json", ignored)) {
+      return base::Fail(
+          path, "a folder without config.json",
+          "a GGUF file, or a folder with config.json, tokenizer.json and safetensors");
+    }
+    return ReadHfModel(path);
+  }
   SLUICE_TRY(const auto file, base::MappedFile::Open(path));
   if (IsGguf(file->bytes())) return ReadGgufModel(path);
   if (IsSafetensors(file->bytes())) {

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/mapped_file.h"
+#include "formats/json.h"
 
 namespace sluice::embedded {
 std::span<const base::EmbeddedFile> Recipes();
@@ -132,26 +133,7 @@ MatrixFormat Recipe::FormatOf(Role role, uint32_t layer, bool tied_table) const 
 }
 
 Result<Recipe> ParseRecipe(std::string_view text, std::string object) {
-  // A repeated key would silently win over the first; JSON's parser callback sees each one.
-  std::vector<std::set<std::string>> open;
-  std::string repeated;
-  const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
-    if (event == Json::parse_event_t::object_start) open.emplace_back();
-    if (event == Json::parse_event_t::object_end) open.pop_back();
-    if (event == Json::parse_event_t::key &&
-        !open.back().insert(parsed.get<std::string>()).second) {
-      repeated = parsed.get<std::string>();
-    }
-    return true;
-  };
-  Json json;
-  try {
-    json = Json::parse(text, watch);
-  } catch (const Json::parse_error& error) {
-    return Fail(object, fmt::format("not JSON: {}", error.what()));
-  }
-  if (!repeated.empty()) return Fail(object, fmt::format("key \"{}\" twice", repeated));
-
+  SLUICE_TRY(const Json json, formats::ParseJson(text, object));
   SLUICE_TRY_VOID(CheckKeys(
       object, json,
       {"name", "description", "group", "default", "roles", "layers", "tied", "screen_head"}));

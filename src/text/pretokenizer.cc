@@ -16,10 +16,11 @@ struct Kind {
   std::string_view name;
   std::string_view pattern;
   bool whole_words_first;
+  bool nfc;
 };
 
-// Sources: the "pre_tokenizer" of the tokenizer.json files of GPT-2, Qwen2.5, SmolLM2 and Llama 3.
-// \s occurs only inside brackets, because Create() replaces it: see kSpace.
+// Sources: the "pre_tokenizer" and "normalizer" of the tokenizer.json files of GPT-2, Qwen2.5,
+// SmolLM2 and Llama 3. \s occurs only inside brackets, because Create() replaces it: see kSpace.
 constexpr std::string_view kGpt2 =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|[\s]+(?![^\s])|[\s]+)";
 // SmolLM cuts every digit off first and then applies GPT-2's pattern to the parts between, which
@@ -33,13 +34,13 @@ constexpr std::string_view kLlama3 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
     R"(|[\s]*[\r\n]+|[\s]+(?![^\s])|[\s]+)";
 
-constexpr std::array<Kind, 7> kKinds = {{{"gpt-2", kGpt2, false},
-                                         {"gpt2", kGpt2, false},
-                                         {"llama-bpe", kLlama3, true},
-                                         {"llama-v3", kLlama3, true},
-                                         {"llama3", kLlama3, true},
-                                         {"qwen2", kQwen2, false},
-                                         {"smollm", kSmolLm, false}}};
+constexpr std::array<Kind, 7> kKinds = {{{"gpt-2", kGpt2, false, false},
+                                         {"gpt2", kGpt2, false, false},
+                                         {"llama-bpe", kLlama3, true, false},
+                                         {"llama-v3", kLlama3, true, false},
+                                         {"llama3", kLlama3, true, false},
+                                         {"qwen2", kQwen2, false, true},
+                                         {"smollm", kSmolLm, false, false}}};
 
 // Unicode's White_Space, which is what \s means to the references. PCRE2's own \s differs: it
 // takes U+180E for a space.
@@ -81,6 +82,7 @@ base::Result<Pretokenizer> Pretokenizer::Create(std::string_view name) {
   Pretokenizer result;
   result.pattern_ = std::make_shared<const Pattern>(code);
   result.whole_words_first_ = kind->whole_words_first;
+  result.nfc_ = kind->nfc;
   return result;
 }
 

@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "model/token_type.h"
 #include "text/merge.h"
+#include "text/nfc.h"
 #include "text/pretokenizer.h"
 #include "text/spelling_trie.h"
 
@@ -113,6 +114,10 @@ struct Tokenizer::Vocabulary {
 
   std::vector<std::string> bytes;  // of each token, as it stands in text
   std::vector<int32_t> types;
+  // Brings text to NFC; user-defined tokens of `normalized` are found after that, the others and
+  // control tokens before. `normalized` is empty without `nfc`.
+  bool nfc = false;
+  SpellingTrie normalized;
   SpellingTrie user_defined;
   SpellingTrie user_defined_and_control;
   // Tokens that merging can give, by the bytes merged: `bytes` in byte-level BPE, the piece as it
@@ -130,6 +135,7 @@ struct Tokenizer::Vocabulary {
   size_t longest_piece = 0;     // bytes
 
   Status ReadTokens(const model::Metadata& metadata);
+  Status ReadSpellings(const model::Metadata& metadata);
   Status ReadMerges(const model::Metadata& metadata);
   Status ReadScores(const model::Metadata& metadata);
   Status ReadSpecial(const model::Metadata& metadata);
@@ -212,13 +218,38 @@ Status Tokenizer::Vocabulary::ReadTokens(const model::Metadata& metadata) {
       const auto first = static_cast<uint8_t>(spelling[0]);
       if (!sentencepiece && spelling.size() == 1 && byte_ids[first] < 0) byte_ids[first] = id;
     }
+  }
+  if (std::ranges::all_of(byte_ids, [](int32_t id) { return id < 0; }) && !sentencepiece) {
+    return Fail(key, "no token stands for a single byte", "a byte-level vocabulary");
+  }
+  return {};
+}
+
+Status Tokenizer::Vocabulary::ReadSpellings(const model::Metadata& metadata) {
+  std::unordered_set<int32_t> after_nfc;
+  if (!sentencepiece) {
+    const std::string key = "sluice.normalized_tokens";
+    SLUICE_TRY(const auto stored_nfc, metadata.GetBool("sluice.nfc"));
+    SLUICE_TRY(const auto ids, metadata.GetInts(key));
+    nfc = stored_nfc.value_or(pretokenizer->nfc());
+    for (const int32_t id : ids.value_or(std::vector<int32_t>())) {
+      if (!IsToken(id)) {
+        return Fail(key, std::to_string(id), fmt::format("ids below {}", bytes.size()));
+      }
+      if (nfc) after_nfc.insert(id);
+    }
+  }
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const auto id = static_cast<int32_t>(i);
+    if (bytes[i].empty()) continue;
+    if (types[i] == kUserDefined && after_nfc.contains(id)) {
+      normalized.Add(ToNfc(ReplaceInvalidUtf8(bytes[i])), id);
+      continue;
+    }
     if (types[i] == kUserDefined) user_defined.Add(bytes[i], id);
     if (types[i] == kUserDefined || types[i] == kControl) {
       user_defined_and_control.Add(bytes[i], id);
     }
-  }
-  if (std::ranges::all_of(byte_ids, [](int32_t id) { return id < 0; }) && !sentencepiece) {
-    return Fail(key, "no token stands for a single byte", "a byte-level vocabulary");
   }
   return {};
 }
@@ -349,6 +380,10 @@ void Tokenizer::Vocabulary::EncodeOrdinary(std::string_view text, std::vector<in
       [&](std::string_view part) {
         if (sentencepiece) {
           EncodePieces(part, ids);
+        } else if (nfc) {
+          ForEachPart(
+              ToNfc(part), normalized, [&](std::string_view rest) { EncodeBytes(rest, ids); },
+              [&](int32_t id) { ids.push_back(id); });
         } else {
           EncodeBytes(part, ids);
         }
@@ -447,6 +482,7 @@ Result<Tokenizer> Tokenizer::FromMetadata(const model::Metadata& metadata) {
     SLUICE_TRY(vocabulary->pretokenizer, Pretokenizer::Create(pre == nullptr ? "" : *pre));
   }
   SLUICE_TRY_VOID(vocabulary->ReadTokens(metadata));
+  SLUICE_TRY_VOID(vocabulary->ReadSpellings(metadata));
   SLUICE_TRY_VOID(vocabulary->sentencepiece ? vocabulary->ReadScores(metadata)
                                             : vocabulary->ReadMerges(metadata));
   SLUICE_TRY_VOID(vocabulary->ReadSpecial(metadata));

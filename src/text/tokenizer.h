@@ -32,14 +32,22 @@ struct Segment {
 //  - "llama": a space is put before every run of ordinary text, that is at the beginning and
 //    after each control or user-defined token, unless add_space_prefix is false; U+2581 in the
 //    text cannot be told from a space.
-//  - No Unicode normalisation: Qwen2's tokenizer.json asks for NFC, which text in practice is in.
+//  - Text is brought to NFC where the original does so: as sluice.nfc says, else with the
+//    pre-tokenizer "qwen2", because the tokenizer.json of every Qwen2, Qwen2.5 and Qwen3 asks for
+//    it (GGUF files do not say, and llama.cpp leaves it out). Each run of text between tokens that
+//    text spells is brought to NFC by itself, after these were found; those of
+//    sluice.normalized_tokens are looked for in the result.
+//  - `tokenizers` 0.23 takes combining marks that are younger than Unicode 9 for letters; here they
+//    are marks (nfc.h).
+//  - Control tokens are always found before NFC (as every Qwen has them: "normalized": false).
 class Tokenizer {
  public:
   // Reads tokenizer.ggml.{model, pre, tokens, token_type, merges, scores, bos_token_id,
   // eos_token_id, eot_token_id, unknown_token_id, padding_token_id, add_bos_token,
-  // add_space_prefix} and sluice.eos_token_ids. Errors: a key that is needed is missing or of
-  // another type, array lengths differ, an id is no token, a merge names no token, a score is NaN,
-  // the model or pre-tokenizer is unknown. Of equal tokens the first is the one that text gives.
+  // add_space_prefix} and sluice.{eos_token_ids, nfc, normalized_tokens}, the last two only with
+  // "gpt2". Errors: a key that is needed is missing or of another type, array lengths differ, an id
+  // is no token, a merge names no token, a score is NaN, the model or pre-tokenizer is unknown. Of
+  // equal tokens the first is the one that text gives.
   static base::Result<Tokenizer> FromMetadata(const model::Metadata& metadata);
 
   // Without BOS or EOS. User-defined tokens are always found in the text, control tokens only with
@@ -50,8 +58,8 @@ class Tokenizer {
   std::vector<int32_t> Encode(std::span<const Segment> segments) const;
 
   // The text of a whole sequence, valid UTF-8: Decode(Encode(s)) is s for valid UTF-8 without the
-  // losses above. Control tokens are left out, or spelled if show_special. Ids that are no token
-  // are left out.
+  // losses above, and in NFC where the model asks for it. Control tokens are left out, or spelled
+  // if show_special. Ids that are no token are left out.
   std::string Decode(std::span<const int32_t> ids, bool show_special = false) const;
 
   uint32_t size() const;

@@ -71,6 +71,92 @@ class Usage(unittest.TestCase):
                           ["verify", "/no/such.gguf"], ["chat", "/no/such.gguf"]):
             self.assertIn("such.gguf", one_error(self, sluice(*arguments, expect=1)))
 
+    def test_values_out_of_range_are_wrong_usage_in_one_line(self):
+        run = ["run", "x", "-p", "y"]
+        for command, option, values in (
+                (run, "--temp", ("nan", "inf", "-1", "1e999", "warm", "")),
+                (run, "--top-k", ("-1", "4294967296", "1.5")),
+                (run, "--top-p", ("nan", "2", "0")),
+                (run, "--min-p", ("nan", "2", "-0.1")),
+                (run, "--repeat-penalty", ("nan", "0", "-1", "101")),
+                (run, "--repeat-last-n", ("-1", "99999999")),
+                (run, "--seed", ("-1", "1e3", "18446744073709551616")),
+                (run, "-n", ("-1", "4294967296", "x")),
+                (run, "--threads", ("-1", "1025", "x")),
+                (run, "--context", ("-1", "65536")),
+                (run, "--stop", ("",)),
+                (run, "--engine", ("abacus",)),
+                (run, "--chat-template", ("none",)),
+                (["chat", "x"], "--temp", ("nan",)),
+                (["ppl", "x", "y"], "--tokens", ("-1",)),
+                (["ppl", "x", "y"], "--window", ("1", "nan")),
+                (["verify", "x"], "--tokens", ("0", "-1")),
+                (["verify", "x"], "--block", ("0", "65")),
+                (["pack", "x"], "--calibration-tokens", ("-1", "1")),
+                (["pack", "x"], "--calibration-window", ("-1", "1")),
+                (["pack", "x"], "--context", ("-1",))):
+            for value in values:
+                with self.subTest(option=option, value=value):
+                    result = sluice(*command, option, value, expect=2)
+                    line = one_error(self, result)
+                    self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+                    name = "--max-tokens" if option == "-n" else option
+                    self.assertIn(f"{name}: {value}" if value else f"{name}: ", line)
+
+    def test_wrong_words_are_named_in_the_order_given(self):
+        self.assertIn("bogus: no such command", one_error(self, sluice("bogus", expect=2)))
+        self.assertIn("not expected: b --nosuch c",
+                      one_error(self, sluice("run", "x", "-p", "a", "b", "--nosuch", "c",
+                                             expect=2)))
+
+    def test_messages_hold_no_control_characters(self):
+        result = sluice("inspect", "/no/such\n\x1b[2Jfile", expect=1)
+        self.assertEqual(len(result.stderr.splitlines()), 1)
+        self.assertNotIn("\x1b", result.stderr)
+
+    def test_what_is_no_model_is_told_so(self):
+        text = WORK / "notes.md"
+        text.write_text("# notes")
+        folder = WORK / "empty-folder"
+        folder.mkdir()
+        for command in (["inspect"], ["pack"], ["run", "-p", "x"]):
+            self.assertIn("GGUF file", one_error(self, sluice(*command, text, expect=1)))
+        self.assertIn("without config.json", one_error(self, sluice("pack", folder, expect=1)))
+        self.assertIn("without config.json", one_error(self, sluice("inspect", folder, expect=1)))
+        self.assertIn("sluice pack", one_error(self, sluice("run", folder, "-p", "x", expect=1)))
+        for name in ("no-such-name", "folder/no-such.gguf", ""):
+            error = one_error(self, sluice("pack", name, expect=1))
+            self.assertTrue("no such file" in error or "empty name" in error, error)
+
+    def test_a_recipe_with_a_huge_number_is_named(self):
+        recipe = WORK / "huge.json"
+        recipe.write_text("4E491")
+        source = WORK / "source.gguf"
+        source.write_text("GGUF")
+        self.assertIn("huge.json", one_error(self, sluice("pack", source, "--recipe", recipe,
+                                                          expect=1)))
+
+    def test_a_catalogue_name_means_the_catalogue_also_beside_a_file_of_that_name(self):
+        name = "smollm2-135m-instruct"
+        folder = WORK / "shadow"
+        (folder / name).mkdir(parents=True)
+        place = {"cwd": folder, "env": dict(os.environ, SLUICE_CACHE=str(WORK / "no-cache"))}
+        result = sluice("run", name, "-p", "x", expect=1, **place)
+        self.assertIn("no pack of that name", one_error(self, result))
+        self.assertIn(f"./{name} would be the one in this folder", result.stderr)
+        result = sluice("run", f"./{name}", "-p", "x", expect=1, **place)
+        self.assertIn("a folder", one_error(self, result))
+        self.assertNotIn("catalogue", result.stderr)
+
+    def test_doctor_makes_no_folder(self):
+        environment = dict(os.environ, SLUICE_CACHE=str(WORK / "not-there" / "cache"))
+        cache = [f for f in json.loads(sluice("doctor", "--json", env=environment).stdout)
+                 if f["what"] == "cache"]
+        self.assertEqual(cache[0]["state"], "ok")
+        self.assertFalse((WORK / "not-there").exists())
+        environment["SLUICE_CACHE"] = "/etc/hosts/cache"
+        sluice("doctor", expect=1, env=environment)
+
     def test_doctor_finds_the_kernels(self):
         environment = dict(os.environ, SLUICE_CACHE=str(WORK / "cache"))
         findings = json.loads(sluice("doctor", "--json", env=environment).stdout)
@@ -197,11 +283,34 @@ class Running(unittest.TestCase):
             self.assertEqual(result.returncode, 1, command)
 
     def test_bad_options_are_named(self):
-        for option, value in (("--temp", "-1"), ("--top-p", "0"), ("--min-p", "2"),
-                              ("--repeat-penalty", "0")):
-            one_error(self, sluice("run", pack(), "-p", "x", option, value, expect=1))
-        one_error(self, sluice("run", pack(), "-p", "x" * 5000, "--context", 64, expect=1))
-        one_error(self, sluice("run", pack(), "-p", "x", "--chat-template", "none", expect=1))
+        for command in (["run", pack(), "-p", "x"], ["verify", pack()]):
+            self.assertIn("--context: 65000, expected at most the 8192",
+                          one_error(self, sluice(*command, "--context", 65000, expect=1)))
+        self.assertIn("--tokens: 9000",
+                      one_error(self, sluice("verify", pack(), "--tokens", 9000, expect=1)))
+
+    def test_a_prompt_that_does_not_fit_is_not_cut(self):
+        result = sluice("run", pack(), "-p", "x y " * 500, "--context", 64, expect=1)
+        self.assertRegex(one_error(self, result), r"prompt: 1\d\d\d tokens, .* context's 64$")
+        self.assertEqual(result.stdout, "")
+
+    def test_zero_is_every_core_and_the_whole_context(self):
+        arguments = ["run", pack(), "-p", "x", "-n", 3, "--quiet"]
+        self.assertEqual(sluice(*arguments, "--threads", 0, "--context", 0).stdout,
+                         sluice(*arguments).stdout)
+
+    def test_a_prompt_comes_also_from_standard_input(self):
+        arguments = ["run", pack(), "-n", 6, "--quiet"]
+        asked = sluice(*arguments, "-p", "Name a river.").stdout
+        for text in ("Name a river.", "Name a river.\n", "Name a river.\r\n"):
+            self.assertEqual(asked, sluice(*arguments, "-f", "-", input=text).stdout)
+        path = WORK / "prompt.txt"
+        path.write_text("Name a river.\n")
+        self.assertEqual(asked, sluice(*arguments, "-f", path).stdout)
+        closed = subprocess.run(["bash", "-c", f"exec {SLUICE} run {pack()} -f - <&-"],
+                                capture_output=True, text=True)
+        self.assertEqual(closed.returncode, 1)
+        self.assertIn("standard input", one_error(self, closed))
 
     def test_perplexity_against_float(self):
         text = WORK / "text.txt"
@@ -212,6 +321,24 @@ class Running(unittest.TestCase):
         self.assertLess(result["mean_kl"], 0.5)
         self.assertGreater(result["mean_kl"], 0)
         self.assertGreater(result["same_top"], 0.5)
+    def test_a_message_to_chat_that_does_not_fit_is_refused_and_the_conversation_goes_on(self):
+        numbers = " ".join(map(str, range(200)))
+        lines = [numbers, "Hello.", numbers, "/show", "Tell me a story.", "/clear", "Hello."]
+        result = sluice("chat", pack(), "--context", 100, "-n", 10,
+                        input="\n".join(lines) + "\n")
+        self.assertRegex(result.stdout, r"error: this message: \d+ tokens, .* context's 100;")
+        self.assertRegex(result.stdout,
+                         r"error: the conversation with this message: \d+ tokens, .*/clear")
+        self.assertIn("2 messages", result.stdout)
+
+    def test_an_answer_that_the_context_cuts_is_told_so(self):
+        result = sluice("chat", pack(), "--context", 50, "-n", 0, "--temp", 0,
+                        input="Write a long story about the sea.\n")
+        self.assertIn("the context's 50 tokens are full", result.stderr)
+
+    def test_a_last_line_that_asks_for_more_is_answered(self):
+        result = sluice("chat", pack(), "-n", 3, "--temp", 0, input="Hello.\\")
+        self.assertIn("[3 tokens answered", result.stderr)
 
 
 class Chatting(unittest.TestCase):
@@ -275,7 +402,11 @@ class Chatting(unittest.TestCase):
         self.say("/set temp 0.5")
         self.wait_for("> ")
         self.say("/set top-p 3")
-        self.assertIn("top_p", self.wait_for("> "))
+        self.assertIn("--top-p: 3, expected", self.wait_for("> "))
+        self.say("/set temp nan")
+        self.assertIn("--temp: nan, expected", self.wait_for("> "))
+        self.say("/set seed --help")
+        self.assertIn("--seed: --help, expected", self.wait_for("> "))
         self.say("/show")
         self.assertIn("temp 0.5", self.wait_for("> "))
         self.say("/nonsense")

@@ -167,7 +167,7 @@ std::vector<BadFile> BadFiles() {
   };
   std::vector<BadFile> files = {
       {"another magic", [](GgufBuilder& b) { b.Raw("GGML").Number(uint32_t{3}).Zeros(16); },
-       "magic"},
+       "not a GGUF file"},
       {"version 1", [](GgufBuilder& b) { b.Header(0, 0, 1); }, "version 1"},
       {"version 4", [](GgufBuilder& b) { b.Header(0, 0, 4); }, "version 4"},
       {"big-endian", [](GgufBuilder& b) { b.Header(0, 0, 0x03000000); }, "big-endian"},

@@ -128,6 +128,14 @@ TEST(HfModel, NeedsItsFiles) {
   }
 }
 
+TEST(HfModel, NamesTheFolderThatHoldsNoModel) {
+  const testing::TempDir folder;
+  const auto model = OpenModel(folder.path());
+  ASSERT_FALSE(model.has_value());
+  EXPECT_EQ(model.error().object, folder.path());
+  EXPECT_THAT(model.error().ToString(), HasSubstr("a folder without config.json"));
+}
+
 TEST(HfModel, TellsWhatToDoWithABareSafetensorsFile) {
   const TinyFolder folder;
   const auto model = OpenModel(folder.path() + "/model.safetensors");
@@ -205,6 +213,7 @@ TEST(HfModel, RefusesEveryBadConfig) {
       {"/num_key_value_heads", "8", ""},
       {"/head_dim", "16", ""},
       {"/head_dim", "7", ""},
+      {"/head_dim", "0", "head_dim: 0, expected a positive integer"},
       {"/head_dim", "1000000", "head_dim"},
       {"/vocab_size", "287", "embedding"},
       {"/vocab_size", "289", "embedding"},
@@ -227,7 +236,7 @@ TEST(HfModel, RefusesEveryBadConfig) {
     edits.push_back({pointer, "-32", key});
     edits.push_back({pointer, "32.5", key});
     edits.push_back({pointer, "[32]", key});
-    edits.push_back({pointer, "0", ""});
+    edits.push_back({pointer, "0", fmt::format("{}: 0, expected a positive integer", key)});
     edits.push_back({pointer, "4294967296", key});
     edits.push_back({pointer, "18446744073709551616", key});
     edits.push_back({pointer, "4294967295", ""});

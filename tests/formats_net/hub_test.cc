@@ -591,9 +591,11 @@ TEST(Catalogue, RejectsEntriesThatAreWrong) {
             "x.json: sources[1]: member: number, expected an object");
   EXPECT_EQ(parse(good, "/sources/1/member/path", "/p"),
             "x.json: sources[1]: member: path: /p, expected a path inside the wheel");
-  const auto broken = ParseCatalogueEntry("{", "x.json");
-  ASSERT_FALSE(broken);
-  EXPECT_EQ(broken.error().ToString(), "x.json: not valid JSON");
+  for (const std::string_view text : {"{", "", "4E491", R"({"name": "n", "name": "m"})"}) {
+    const auto broken = ParseCatalogueEntry(text, "x.json");
+    ASSERT_FALSE(broken) << text;
+    EXPECT_EQ(broken.error().object, "x.json") << text;
+  }
 }
 
 }  // namespace

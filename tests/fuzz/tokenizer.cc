@@ -1,5 +1,5 @@
 // A tokenizer from arbitrary metadata, or a good one, on arbitrary text: no crash, ids in range,
-// valid UTF-8 out, the stream equal to the whole.
+// valid UTF-8 out, the stream equal to the whole. NFC of the text is valid and stays as it is.
 
 #include <fuzzer/FuzzedDataProvider.h>
 
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "text/nfc.h"
 #include "text/pretokenizer.h"
 #include "text/tokenizer.h"
 
@@ -22,8 +23,9 @@ using sluice::text::Tokenizer;
 std::vector<std::string> GoodTokens() {
   std::vector<std::string> tokens;
   for (int c = 0x21; c < 0x7F; ++c) tokens.emplace_back(1, static_cast<char>(c));
-  for (const char* token : {"aa", "ab", "aaa", "\u0120", "\u0120a", "\u010a", "\u2581", "\u2581a",
-                            "<0x0A>", "<0xFF>", "<|im_end|>", "<tool>", ""}) {
+  for (const char* token :
+       {"aa", "ab", "aaa", "\u0120", "\u0120a", "\u010a", "\u2581", "\u2581a", "<0x0A>", "<0xFF>",
+        "<|im_end|>", "<tool>", "", "<\u00e9>", "e\u0301"}) {
     tokens.emplace_back(token);
   }
   return tokens;
@@ -70,6 +72,11 @@ Metadata MakeMetadata(FuzzedDataProvider& data) {
     metadata.Set("sluice.eos_token_ids",
                  std::vector<int32_t>{data.ConsumeIntegralInRange<int32_t>(-1, 130)});
   }
+  if (data.ConsumeBool()) metadata.Set("sluice.nfc", data.ConsumeBool());
+  if (data.ConsumeBool()) {
+    metadata.Set("sluice.normalized_tokens",
+                 std::vector<int32_t>{data.ConsumeIntegralInRange<int32_t>(-1, 130)});
+  }
   return metadata;
 }
 
@@ -86,6 +93,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   for (size_t n = data.ConsumeIntegralInRange<size_t>(1, 3); n > 0; --n) {
     const bool special = data.ConsumeBool();
     segments.push_back({data.ConsumeRandomLengthString(4096), special});
+  }
+  for (const Segment& segment : segments) {
+    const std::string nfc = sluice::text::ToNfc(sluice::text::ReplaceInvalidUtf8(segment.text));
+    SLUICE_CHECK(sluice::text::IsValidUtf8(nfc));
+    SLUICE_CHECK(sluice::text::ToNfc(nfc) == nfc);
   }
   const std::vector<int32_t> ids = tokenizer->Encode(segments);
   for (const int32_t id : ids) {

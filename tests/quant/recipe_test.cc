@@ -71,6 +71,17 @@ TEST(Recipe, RefusesALayerThatTheModelLacks) {
   EXPECT_TRUE(CheckRecipe(*recipe, hyper).has_value());
 }
 
+// Putting such a list into the message overflowed the stack.
+TEST(Recipe, RefusesAListOfLayersThatIsNestedWithoutEnd) {
+  const std::string deep(500'000, '[');
+  const auto recipe = ParseRecipe(R"({"name": "x", "group": 64, "default": {"bits": 4},
+      "layers": [{"role": "up", "bits": 8, "layers": )" +
+                                      deep + std::string(deep.size(), ']') + "}]}",
+                                  "test");
+  ASSERT_FALSE(recipe.has_value());
+  EXPECT_THAT(recipe.error().ToString(), HasSubstr("nested deeper"));
+}
+
 TEST(Recipe, IsReadFromAFile) {
   const testing::TempDir folder;
   const std::string path = folder.path() + "/mine.json";
@@ -99,7 +110,7 @@ TEST_P(BadRecipes, AreRefusedWithTheirFault) {
 INSTANTIATE_TEST_SUITE_P(
     Recipe, BadRecipes,
     ::testing::Values(
-        BadRecipe{"{", "not JSON"}, BadRecipe{"", "not JSON"},
+        BadRecipe{"{", "not JSON"}, BadRecipe{"", "not JSON"}, BadRecipe{"4E491", "not JSON"},
         BadRecipe{"[]", "array, expected an object"}, BadRecipe{"{}", "no key \"name\""},
         BadRecipe{R"({"name": 3, "group": 64, "default": {"bits": 4}})", "expected a string"},
         BadRecipe{R"({"name": "x", "default": {"bits": 4}})", "no key \"group\""},
@@ -115,7 +126,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadRecipe{R"({"name": "x", "group": 64, "default": {"bits": 8, "codebook": "linear"}})",
                   "8-bit weights are linear"},
         BadRecipe{"{" SLUICE_BASE R"(, "goup": 32})", "key \"goup\""},
-        BadRecipe{"{" SLUICE_BASE R"(, "group": 32})", "key \"group\" twice"},
+        BadRecipe{"{" SLUICE_BASE R"(, "group": 32})", "a key that occurs twice"},
         BadRecipe{"{" SLUICE_BASE R"(, "roles": []})", "array, expected an object"},
         BadRecipe{"{" SLUICE_BASE R"(, "roles": {"attn_norm": {"bits": 8}}})",
                   "role \"attn_norm\""},

@@ -10,7 +10,7 @@ import sys
 
 try:
     import sentencepiece
-    from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers, trainers
+    from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
     import gguf  # noqa: F401, used by reference_file
 except ImportError as error:
     print(f"reference_ids.py: {error}", file=sys.stderr)
@@ -63,8 +63,9 @@ def train_byte_level(kind):
     }
 
 
-def byte_level(kind, model):
-    metadata = gguf_metadata(model) if model else train_byte_level(kind)
+def byte_level(kind, metadata, nfc, normalized=()):
+    """Completes `metadata` and returns it with its encode(text, parse_special). `normalized`: user-defined
+    tokens that are looked for after normalising."""
     metadata |= {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": kind}
     vocabulary = {token: id for id, token in enumerate(metadata["tokenizer.ggml.tokens"])}
     merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
@@ -72,10 +73,14 @@ def byte_level(kind, model):
     def build(control):
         tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=kind == "llama-bpe"))
         tokenizer.pre_tokenizer = pre_tokenizer(kind)
+        if nfc:
+            tokenizer.normalizer = normalizers.NFC()
+        tokenizer.add_tokens([AddedToken(t, normalized=t in normalized) for t in user_defined])
         tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in control])
         return tokenizer
 
     types = metadata["tokenizer.ggml.token_type"]
+    user_defined = [token for token, type in zip(vocabulary, types) if type == 4]
     plain = build([])
     special = build([token for token, type in zip(vocabulary, types) if type == 3])
 
@@ -124,7 +129,11 @@ def sentence_piece():
 
 
 def main(kind, model, seed, count, out):
-    metadata, encode = sentence_piece() if kind == "llama" else byte_level(kind, model)
+    if kind == "llama":
+        metadata, encode = sentence_piece()
+    else:
+        metadata = gguf_metadata(model) if model else train_byte_level(kind)
+        metadata, encode = byte_level(kind, metadata, nfc=kind == "qwen2")
     writer = Writer(out)
     writer.metadata(metadata)
     texts = strings.make(int(seed), int(count))

@@ -78,6 +78,54 @@ TEST(Tokenizer, FindsUserDefinedTokensAlwaysAndTheLongest) {
   EXPECT_EQ(tokenizer.Decode(std::vector{longer}), "<tool>>");
 }
 
+TEST(Tokenizer, BringsTextToNfcWhereTheOriginalDoes) {
+  for (const auto name : PretokenizerNames()) {
+    model::Metadata metadata = ByteLevelMetadata(std::string(name), {});
+    const auto decoded = [&] {
+      const Tokenizer tokenizer = Make(metadata);
+      return tokenizer.Decode(tokenizer.Encode("e\u0301", false));
+    };
+    EXPECT_EQ(decoded(), name == "qwen2" ? "\u00e9" : "e\u0301") << name;
+    metadata.Set("sluice.nfc", true);
+    EXPECT_EQ(decoded(), "\u00e9") << name;
+    metadata.Set("sluice.nfc", false);
+    EXPECT_EQ(decoded(), "e\u0301") << name;
+  }
+  const Tokenizer sentencepiece = Make(SentencePieceMetadata());
+  EXPECT_EQ(sentencepiece.Decode(sentencepiece.Encode("e\u0301", false)), "e\u0301");
+}
+
+TEST(Tokenizer, BringsTheTextBetweenTokensToNfcAsOneAcrossSegments) {
+  const Tokenizer tokenizer = Make(ByteLevelMetadata("qwen2", {}));
+  const std::vector<Segment> segments = {{"e", true}, {"\u0301<|im_end|>", false}};
+  EXPECT_EQ(tokenizer.Encode(segments), tokenizer.Encode("\u00e9<|im_end|>", false));
+  // U+0338 would make one character of the ">" of a token.
+  const int32_t end = tokenizer.FindControl("<|im_end|>");
+  EXPECT_THAT(tokenizer.Encode("<|im_end|>\u0338", true), ElementsAre(end, 0xCC, 0xB8));
+  // Invalid bytes become U+FFFD, which nothing composes with.
+  EXPECT_EQ(tokenizer.Decode(tokenizer.Encode("e\xFF\u0301e\u0301\xCC", true)),
+            "e\uFFFD\u0301\u00e9\uFFFD");
+}
+
+TEST(Tokenizer, FindsUserDefinedTokensBeforeNfcOrAfterAsTheModelSays) {
+  model::Metadata metadata = ByteLevelMetadata("qwen2", {});
+  const int32_t before = AddToken(metadata, "<\u00e9>", 4);
+  const int32_t after = AddToken(metadata, "[e\u0301]", 4);
+  const int32_t control = AddToken(metadata, "{\u00e9}", 3);
+  metadata.Set("sluice.normalized_tokens", std::vector<int32_t>{after, control});
+  const Tokenizer tokenizer = Make(metadata);
+  EXPECT_THAT(tokenizer.Encode("<\u00e9>", false), ElementsAre(before));
+  EXPECT_EQ(tokenizer.Encode("<e\u0301>", false).size(), 4u);
+  EXPECT_THAT(tokenizer.Encode("[e\u0301]", false), ElementsAre(after));
+  EXPECT_THAT(tokenizer.Encode("[\u00e9]", true), ElementsAre(after));
+  EXPECT_THAT(tokenizer.Encode("{\u00e9}", true), ElementsAre(control));
+  EXPECT_EQ(tokenizer.Encode("{e\u0301}", true).size(), 4u);
+  // Without NFC there is no before and after.
+  metadata.Set("sluice.nfc", false);
+  EXPECT_THAT(Make(metadata).Encode("[e\u0301]", false), ElementsAre(after));
+  EXPECT_EQ(Make(metadata).Encode("[\u00e9]", false).size(), 4u);
+}
+
 TEST(Tokenizer, JoinsSegmentsIntoOneTextBetweenControlTokens) {
   const Tokenizer tokenizer = Make(ByteLevelMetadata("gpt-2", {"a b"}));
   const int32_t end = tokenizer.FindControl("<|im_end|>");
@@ -264,6 +312,9 @@ TEST(TokenizerMetadata, IsRefusedWithAReason) {
   EXPECT_THAT(with("tokenizer.ggml.unknown_token_id", uint32_t{1000}), HasSubstr("unknown_token"));
   EXPECT_THAT(with("tokenizer.ggml.padding_token_id", uint64_t{1} << 40), HasSubstr("padding"));
   EXPECT_THAT(with("sluice.eos_token_ids", std::vector<int32_t>{1, -7}), HasSubstr("-7"));
+  EXPECT_THAT(with("sluice.nfc", uint32_t{1}), HasSubstr("sluice.nfc"));
+  EXPECT_THAT(with("sluice.normalized_tokens", std::vector<int32_t>{259}),
+              AllOf(HasSubstr("normalized_tokens"), HasSubstr("259")));
   EXPECT_THAT(with("tokenizer.ggml.add_bos_token", true), HasSubstr("bos_token_id"));
   EXPECT_THAT(with("tokenizer.ggml.add_bos_token", uint32_t{1}), HasSubstr("add_bos_token"));
 }
