@@ -5,8 +5,10 @@ BUILD_PACKAGES="g++ cmake ninja-build pkg-config ccache ca-certificates
   libfmt-dev nlohmann-json3-dev libcli11-dev libcurl4-openssl-dev libssl-dev libpcre2-dev
   libutf8proc-dev libzip-dev python3 python3-pip"
 
-# To test: frameworks, and an interpreter with a place for reference packages.
-TEST_PACKAGES="libgtest-dev libgmock-dev python3-venv"
+# To test: frameworks, an interpreter with a place for reference packages, and for the ARM kernels
+# compilers and an emulator.
+TEST_PACKAGES="libgtest-dev libgmock-dev python3-venv
+  g++-aarch64-linux-gnu g++-arm-linux-gnueabihf qemu-user-static"
 
 # Only for `scripts/test --all`: a compiler with libFuzzer.
 FUZZ_PACKAGES="clang-16 libclang-rt-16-dev"

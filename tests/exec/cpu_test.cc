@@ -30,9 +30,8 @@ class ForcedIsa {
 };
 
 std::vector<std::string> SupportedIsas() {
-  std::vector<std::string> isas = {"scalar"};
-  if (cpu::Avx2Kernels()) isas.push_back("avx2");
-  if (cpu::Avx512VnniKernels()) isas.push_back("avx512vnni");
+  std::vector<std::string> isas;
+  for (const cpu::Kernels* kernels : cpu::SupportedKernels()) isas.emplace_back(kernels->name);
   return isas;
 }
 

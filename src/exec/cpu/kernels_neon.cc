@@ -128,7 +128,9 @@ SLUICE_NEON SLUICE_INLINE void AddGroup(int32x4_t dot, int32x4_t scale, int32_t 
   if constexpr (kind == MatrixKind::kHighPlane) dot = vshlq_n_s32(dot, 4);
   const int32x4_t term =
       vshlq_s32(vmulq_s32(dot, scale), vdupq_n_s32(-loops::Min<int32_t>(shift, 31)));
-  vst1q_s32(acc, vaddq_s32(vld1q_s32(acc), term));
+  // Unsigned, as compilers take vaddq_s32 for an addition that does not wrap.
+  const uint32x4_t sum_of_groups = vreinterpretq_u32_s32(vld1q_s32(acc));
+  vst1q_s32(acc, vreinterpretq_s32_u32(vaddq_u32(sum_of_groups, vreinterpretq_u32_s32(term))));
 }
 
 // Dot products of four rows, each spread over neighbouring lanes: `low` has the first two rows.
