@@ -21,6 +21,7 @@ struct FileDescriptor {
 
 // Opens a regular file for reading and tells its size.
 Result<uint64_t> OpenRegular(const std::string& path, FileDescriptor& file) {
+  if (path.empty()) return Fail("file", "an empty name", "a path");
   // O_NONBLOCK: a FIFO given by mistake must end in an error, not in waiting for a writer.
   file.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file.fd < 0) return FailErrno(path, "cannot open", errno);

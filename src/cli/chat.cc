@@ -189,7 +189,7 @@ base::Status Chat::Answer() {
                                  .on_text =
                                      [](std::string_view text) {
                                        std::fwrite(text.data(), 1, text.size(), stdout);
-                                       std::fflush(stdout);
+                                       if (std::fflush(stdout) != 0) Interrupted() = true;
                                      },
                                  .on_prompt = {},
                                  .cancel = &Interrupted()});
@@ -218,6 +218,7 @@ base::Status Chat::Loop() {
   ListenForInterrupt(true);
   if (terminal_) fmt::print("{}: /help lists commands\n", engine_.loaded.pack->name());
   while (const auto line = ReadLine()) {
+    if (std::ferror(stdout)) break;  // nobody reads the answers
     if (line->front() == '/') {
       const auto after = Command(*line);
       if (!after) {

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "base/atomic_file.h"
 #include "base/mapped_file.h"
@@ -81,12 +82,20 @@ base::Status FlushOutput() {
   return base::Fail("standard output", "cannot write");
 }
 
-std::string ErrorLine(std::string_view message) {
-  std::string line(message);
+void PrintJson(const nlohmann::json& json) {
+  fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+std::string OneLine(std::string_view text) {
+  std::string line(text);
   for (char& c : line) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';  // names may hold anything
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
   }
-  return fmt::format("sluice: error: {}\n", line);
+  return line;
+}
+
+std::string ErrorLine(std::string_view message) {
+  return fmt::format("sluice: error: {}\n", OneLine(message));
 }
 
 ExitCode Report(const base::Error& error) {

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,10 @@ constexpr std::string_view kDefaultRecipe = "balanced";
 
 // Error if what was printed could not be written.
 base::Status FlushOutput();
+// On standard output, indented; bytes that are no UTF-8 (file names may hold them) are replaced.
+void PrintJson(const nlohmann::json& json);
+// Text out of a file or an argument, fit for a line: control characters become '?'.
+std::string OneLine(std::string_view text);
 // One line "sluice: error: ..." for standard error, whatever the message holds.
 std::string ErrorLine(std::string_view message);
 // Prints the error's line; returns kExitFailed.

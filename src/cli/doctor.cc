@@ -138,7 +138,7 @@ void AddDoctor(CLI::App& app, ExitCode& exit) {
                    f.advice.empty() ? "" : "\n" + std::string(20, ' ') + "-> " + f.advice);
       }
     }
-    if (*json) fmt::print("{}\n", list.dump(2));
+    if (*json) PrintJson(list);
   });
 }
 

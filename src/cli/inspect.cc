@@ -27,11 +27,7 @@ std::string ShowValue(const model::Value& value) {
       [](const auto& v) -> std::string {
         using T = std::decay_t<decltype(v)>;
         if constexpr (std::is_same_v<T, std::string>) {
-          // Line ends and control characters would spoil the list.
-          std::string line = v.substr(0, 100);
-          for (char& c : line) {
-            if (static_cast<unsigned char>(c) < 32) c = ' ';
-          }
+          const std::string line = OneLine(std::string_view(v).substr(0, 100));
           return v.size() > 100 ? line + " ..." : line;
         } else if constexpr (requires { v.size(); }) {
           return fmt::format("[{} values]", v.size());
@@ -44,7 +40,7 @@ std::string ShowValue(const model::Value& value) {
 
 void PrintMetadata(const model::Metadata& metadata) {
   for (const auto& [key, value] : metadata.entries()) {
-    fmt::print("  {:<44} {}\n", key, ShowValue(value));
+    fmt::print("  {:<44} {}\n", OneLine(key), ShowValue(value));
   }
 }
 
@@ -81,7 +77,7 @@ base::Status InspectModel(const Flags& flags, const std::string& path) {
       json["tensors"].push_back(
           {{"name", name}, {"rows", t->rows()}, {"cols", t->cols()}, {"type", t->type_name()}});
     }
-    fmt::print("{}\n", json.dump(2));
+    PrintJson(json);
     return {};
   }
   fmt::print("{}: a {} model, not packed\n", path, h.family->name);
@@ -137,12 +133,12 @@ base::Status InspectPack(const Flags& flags, const std::string& path) {
       json["tensors"].push_back({{"name", t.name}, {"offset", t.offset}, {"bytes", t.bytes}});
     }
     for (const auto& i : program.instructions()) json["program"].push_back(Disassemble(i));
-    fmt::print("{}\n", json.dump(2));
+    PrintJson(json);
     return {};
   }
-  fmt::print("{}: pack of {}, {}\n", path, name ? *name : "an unnamed model",
+  fmt::print("{}: pack of {}, {}\n", path, name ? OneLine(*name) : "an unnamed model",
              Megabytes(pack.bytes().size()));
-  fmt::print("  recipe {}, {} calibration tokens\n", recipe ? *recipe : "?",
+  fmt::print("  recipe {}, {} calibration tokens\n", recipe ? OneLine(*recipe) : "?",
              calibrated.value_or(0));
   fmt::print("  {} layers, hidden {}, {} heads on {} KV heads of {}, vocabulary {}, context {}\n",
              s.n_layers, s.hidden, s.n_heads, s.n_kv_heads, s.head_dim, s.vocab, s.context);
@@ -155,7 +151,7 @@ base::Status InspectPack(const Flags& flags, const std::string& path) {
   if (flags.metadata) PrintMetadata(pack.metadata());
   if (flags.tensors) {
     for (const auto& t : pack.tensors()) {
-      fmt::print("  {:#012x}  {:>11}  {}\n", t.offset, t.bytes, t.name);
+      fmt::print("  {:#012x}  {:>11}  {}\n", t.offset, t.bytes, OneLine(t.name));
     }
   }
   if (flags.program) {

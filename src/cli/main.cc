@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cstdio>
+
 #include "cli/common.h"
 
 namespace {
@@ -48,8 +50,9 @@ int main(int argc, char** argv) {
       exit = app.exit(error) == 0 ? kExitGood : kExitUsage;
     }
     if (const auto status = FlushOutput(); !status) exit = Report(status.error());
-  } catch (const std::exception&) {
-    // A message that could not be printed: there is nowhere left to say so.
+  } catch (const std::exception& error) {
+    // No memory, or a message that could not be printed.
+    std::fprintf(stderr, "sluice: error: %s\n", error.what());
     return kExitFailed;
   }
   return exit;

@@ -160,7 +160,7 @@ base::Status Pack(const Flags& flags) {
                                   {"weight_error", t.weight_error},
                                   {"output_error", t.output_error}});
     }
-    fmt::print("{}\n", json.dump(2));
+    PrintJson(json);
     return {};
   }
   if (flags.report) PrintReport(summary);
@@ -188,7 +188,8 @@ void AddPack(CLI::App& app, ExitCode& exit) {
       ->add_option("model", flags->model,
                    "A GGUF file, a Hugging Face folder, or a name that `sluice pull` takes")
       ->required();
-  command->add_option("-o,--output", flags->output, "The pack; default: by the model's name");
+  command->add_option("-o,--output", flags->output, "The pack; default: by the model's name")
+      ->check([](const std::string& text) { return text.empty() ? "an empty name" : ""; });
   command->add_option("--recipe", flags->recipe, "balanced, fine, compact, or a recipe file")
       ->capture_default_str();
   auto* calibrate =

@@ -57,7 +57,7 @@ base::Status Ppl(const Flags& flags) {
       json["max_kl"] = q.max_kl;
       json["same_top"] = q.same_top;
     }
-    fmt::print("{}\n", json.dump(2));
+    PrintJson(json);
     return {};
   }
   fmt::print("perplexity {:.4f} +- {:.4f} ({} predictions, windows of {})\n", q.perplexity,

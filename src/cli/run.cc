@@ -67,7 +67,7 @@ base::Status Run(const Flags& flags, ExitCode& exit) {
   if (!flags.json) {
     options.on_text = [](std::string_view text) {
       std::fwrite(text.data(), 1, text.size(), stdout);
-      std::fflush(stdout);
+      if (std::fflush(stdout) != 0) Interrupted() = true;  // nobody reads on
     };
   }
   SLUICE_TRY(const auto answer, session.Generate(prompt, options));
@@ -76,8 +76,7 @@ base::Status Run(const Flags& flags, ExitCode& exit) {
     const auto rate = [](double tokens, double seconds) {
       return seconds > 0 ? tokens / seconds : 0;
     };
-    fmt::print(
-        "{}\n",
+    PrintJson(
         nlohmann::json{{"text", answer.text},
                        {"tokens", answer.tokens},
                        {"finish", session::FinishName(answer.finish)},
@@ -86,8 +85,7 @@ base::Status Run(const Flags& flags, ExitCode& exit) {
                         rate(static_cast<double>(answer.prompt_tokens), answer.prompt_seconds)},
                        {"decode_tokens_per_second",
                         rate(static_cast<double>(answer.tokens.size()) - 1, answer.decode_seconds)},
-                       {"peak_memory_bytes", PeakMemory()}}
-            .dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+                       {"peak_memory_bytes", PeakMemory()}});
     return {};
   }
   if (answer.text.empty() || answer.text.back() != '\n') fmt::print("\n");

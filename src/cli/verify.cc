@@ -45,7 +45,7 @@ base::Status RunVerify(const Flags& flags, ExitCode& exit) {
                             {"what", d->what},         {"element", d->element},
                             {"first", d->first},       {"second", d->second}};
     }
-    fmt::print("{}\n", json.dump(2));
+    PrintJson(json);
     return {};
   }
   const std::string_view first = flags.engine.options.executor;

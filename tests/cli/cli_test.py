@@ -94,13 +94,14 @@ class Usage(unittest.TestCase):
                 (["verify", "x"], "--block", ("0", "65")),
                 (["pack", "x"], "--calibration-tokens", ("-1", "1")),
                 (["pack", "x"], "--calibration-window", ("-1", "1")),
+                (["pack", "x"], "-o", ("",)),
                 (["pack", "x"], "--context", ("-1",))):
             for value in values:
                 with self.subTest(option=option, value=value):
                     result = sluice(*command, option, value, expect=2)
                     line = one_error(self, result)
                     self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
-                    name = "--max-tokens" if option == "-n" else option
+                    name = {"-n": "--max-tokens", "-o": "--output"}.get(option, option)
                     self.assertIn(f"{name}: {value}" if value else f"{name}: ", line)
 
     def test_wrong_words_are_named_in_the_order_given(self):
@@ -108,6 +109,10 @@ class Usage(unittest.TestCase):
         self.assertIn("not expected: b --nosuch c",
                       one_error(self, sluice("run", "x", "-p", "a", "b", "--nosuch", "c",
                                              expect=2)))
+
+    def test_json_takes_file_names_that_are_no_text(self):
+        environment = dict(os.environ, SLUICE_CACHE=os.fsdecode(bytes(WORK) + b"/\xff"))
+        self.assertIsInstance(json.loads(sluice("doctor", "--json", env=environment).stdout), list)
 
     def test_messages_hold_no_control_characters(self):
         result = sluice("inspect", "/no/such\n\x1b[2Jfile", expect=1)
@@ -311,6 +316,14 @@ class Running(unittest.TestCase):
                                 capture_output=True, text=True)
         self.assertEqual(closed.returncode, 1)
         self.assertIn("standard input", one_error(self, closed))
+
+    def test_it_stops_when_nobody_reads_the_answer(self):
+        for command in (f"run {pack()} -p 'Write a long story.' -n 0 2>/dev/null",
+                        f"chat {pack()} -n 0 2>/dev/null"):
+            start = time.time()
+            subprocess.run(["bash", "-c", f"yes 'Write a long story.' | {SLUICE} {command} | head -c 1"],
+                           stdout=subprocess.DEVNULL, timeout=60)
+            self.assertLess(time.time() - start, 20)
 
     def test_perplexity_against_float(self):
         text = WORK / "text.txt"
