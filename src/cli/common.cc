@@ -43,6 +43,14 @@ bool Exists(const std::string& path) {
   return std::filesystem::exists(std::filesystem::symlink_status(path, ignored));
 }
 
+// What looks like a path is none of the hub's names; a slip of the finger stays off the network.
+bool LooksLikePath(const std::string& name) {
+  const bool gguf = name.ends_with(".gguf");
+  const bool hub_file = gguf && name.find(':') != std::string::npos;
+  return name.front() == '/' || name.front() == '.' || name.back() == '/' ||
+         ((gguf || std::ranges::count(name, '/') > 1) && !hub_file);
+}
+
 // A name of the catalogue that is a file or folder here as well might have been meant as that.
 void SayWhichIsMeant(const std::string& name_or_path) {
   static bool said = false;
@@ -214,13 +222,7 @@ base::Result<std::string> FindSource(const std::string& name_or_path, bool may_p
   if (name_or_path.empty()) return base::Fail("model", "an empty name", "a path or a name");
   SayWhichIsMeant(name_or_path);
   if (IsPath(name_or_path)) return name_or_path;
-  // What looks like a path is none of the hub's names; a slip of the finger stays off the network.
-  const bool gguf = name_or_path.ends_with(".gguf");
-  const bool hub_file = gguf && name_or_path.find(':') != std::string::npos;
-  if (name_or_path.front() == '/' || name_or_path.front() == '.' ||
-      ((gguf || std::ranges::count(name_or_path, '/') > 1) && !hub_file)) {
-    return base::Fail(name_or_path, "no such file");
-  }
+  if (LooksLikePath(name_or_path)) return base::Fail(name_or_path, "no such file");
   if (!formats::IsCatalogueName(name_or_path) && !formats::ParseHubName(name_or_path)) {
     SLUICE_TRY(const auto catalogue, formats::BuiltInCatalogue());
     return base::Fail(
@@ -246,6 +248,10 @@ base::Result<std::string> FindPack(const std::string& name_or_path, const std::s
                       fmt::format("a pack; `sluice pack {}` makes one of a model", name_or_path));
   }
   if (IsPath(name_or_path)) return name_or_path;
+  if (LooksLikePath(name_or_path)) return base::Fail(name_or_path, "no such file");
+  if (formats::DefaultCacheDir().empty()) {
+    return base::Fail("model cache", "no folder for it", "SLUICE_CACHE or HOME to be set");
+  }
   const std::string pack = DefaultPackPath(name_or_path, recipe);
   if (IsPath(pack)) return pack;
   return base::Fail(name_or_path, "no such file, and no pack of that name",

@@ -76,12 +76,14 @@ void AddPpl(CLI::App& app, ExitCode& exit) {
   CLI::App* command = app.add_subcommand("ppl", "Perplexity of a pack on text files");
   flags->engine.Add(*command);
   command->add_option("files", flags->files, "Text files")->required();
+  auto* against = command
+                      ->add_option("--against", flags->against,
+                                   "float: also the distance from the unquantised model")
+                      ->check(CLI::IsMember({"float"}));
   command
-      ->add_option("--against", flags->against,
-                   "float: also the distance from the unquantised model")
-      ->check(CLI::IsMember({"float"}));
-  command->add_option("--source", flags->source,
-                      "The unquantised model; default: what the pack's name was pulled as");
+      ->add_option("--source", flags->source,
+                   "The unquantised model; default: what the pack's name was pulled as")
+      ->needs(against);
   command
       ->add_option("--window", flags->window,
                    "Tokens per window, each read on its own; at most the pack's context")

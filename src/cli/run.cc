@@ -107,10 +107,13 @@ void AddRun(CLI::App& app, ExitCode& exit) {
   auto* file = command->add_option("-f,--file", flags->file,
                                    "Read the prompt from a file; -: standard input");
   prompt->excludes(file);
-  command->add_option("--system", flags->system, "System message");
-  command->add_option("--chat-template", flags->chat_template, "Template family by name")
-      ->check(CLI::IsMember(text::ChatTemplateNames()));
-  command->add_flag("--raw", flags->raw, "Continue the prompt as it is, without a chat template");
+  auto* system = command->add_option("--system", flags->system, "System message");
+  auto* chat_template =
+      command->add_option("--chat-template", flags->chat_template, "Template family by name")
+          ->check(CLI::IsMember(text::ChatTemplateNames()));
+  command->add_flag("--raw", flags->raw, "Continue the prompt as it is, without a chat template")
+      ->excludes(system)
+      ->excludes(chat_template);
   command->add_flag("-q,--quiet", flags->quiet, "Nothing but the answer");
   command->add_flag("--json", flags->json, "Answer, tokens and speed as JSON");
   command->callback([flags, prompt, file, &exit] {

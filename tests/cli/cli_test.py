@@ -58,7 +58,11 @@ def one_error(test, result):
 class Usage(unittest.TestCase):
     def test_wrong_usage_exits_with_2(self):
         for arguments in ([], ["nonsense"], ["run"], ["run", "x"], ["pack"], ["ppl", "x"],
-                          ["run", "x", "-p", "y", "--threads", "-1"], ["pull", "a", "b"]):
+                          ["run", "x", "-p", "y", "--threads", "-1"], ["pull", "a", "b"],
+                          # What would have no effect.
+                          ["run", "x", "-p", "y", "--raw", "--system", "z"],
+                          ["run", "x", "-p", "y", "--raw", "--chat-template", "gemma"],
+                          ["ppl", "x", "y", "--source", "z"]):
             sluice(*arguments, expect=2)
 
     def test_every_command_explains_itself(self):
@@ -152,6 +156,17 @@ class Usage(unittest.TestCase):
         result = sluice("run", f"./{name}", "-p", "x", expect=1, **place)
         self.assertIn("a folder", one_error(self, result))
         self.assertNotIn("catalogue", result.stderr)
+
+    def test_a_path_with_a_slip_is_no_name(self):
+        for path in ("folder/no-such.gguf", "no-such.gguf", "./no-such", "no-such/", "a/b/c"):
+            for command in (["run", "-p", "x"], ["pack"], ["inspect"]):
+                error = one_error(self, sluice(*command, path, expect=1))
+                self.assertTrue(error.endswith(": no such file"), error)
+
+    def test_without_a_home_no_pack_is_looked_for_in_the_working_folder(self):
+        environment = {"PATH": os.environ["PATH"]}
+        error = one_error(self, sluice("run", "x", "-p", "y", expect=1, env=environment))
+        self.assertIn("SLUICE_CACHE or HOME", error)
 
     def test_doctor_makes_no_folder(self):
         environment = dict(os.environ, SLUICE_CACHE=str(WORK / "not-there" / "cache"))
