@@ -28,10 +28,17 @@ unsigned AvailableCores() {
 
 ThreadPool::ThreadPool(unsigned threads) {
   if (threads == 0) threads = AvailableCores();
-  for (unsigned i = 1; i < threads; ++i) workers_.emplace_back([this, i] { WorkerLoop(i); });
+  try {
+    for (unsigned i = 1; i < threads; ++i) workers_.emplace_back([this, i] { WorkerLoop(i); });
+  } catch (...) {
+    Stop();  // a thread that was started must be joined before it is destroyed
+    throw;
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { Stop(); }
+
+void ThreadPool::Stop() {
   {
     std::lock_guard lock(mutex_);
     stop_ = true;

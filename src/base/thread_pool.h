@@ -14,6 +14,7 @@ namespace sluice::base {
 class ThreadPool {
  public:
   // `threads` counts the calling thread, so 1 starts none; 0 means one per available core.
+  // Throws std::system_error, as std::thread does, if the system starts no more threads.
   explicit ThreadPool(unsigned threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -31,6 +32,7 @@ class ThreadPool {
 
  private:
   void WorkerLoop(unsigned index);
+  void Stop();
 
   std::vector<std::thread> workers_;
   std::mutex mutex_;

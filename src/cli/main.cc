@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <cstdio>
+#include <new>
 
 #include "cli/common.h"
 
@@ -50,8 +51,11 @@ int main(int argc, char** argv) {
       exit = app.exit(error) == 0 ? kExitGood : kExitUsage;
     }
     if (const auto status = FlushOutput(); !status) exit = Report(status.error());
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "sluice: error: not enough memory\n");
+    return kExitFailed;
   } catch (const std::exception& error) {
-    // No memory, or a message that could not be printed.
+    // A thread that could not be started, output that could not be written.
     std::fprintf(stderr, "sluice: error: %s\n", error.what());
     return kExitFailed;
   }

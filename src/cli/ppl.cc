@@ -7,6 +7,7 @@
 
 #include "cli/common.h"
 #include "formats/model_reader.h"
+#include "pack/pack.h"
 #include "quant/calibration.h"
 #include "session/evaluate.h"
 
@@ -35,7 +36,7 @@ base::Status Ppl(const Flags& flags) {
     SLUICE_TRY(const std::string path,
                FindSource(flags.source.empty() ? flags.engine.pack : flags.source, false));
     auto opened = formats::OpenModel(path);
-    if (!opened && flags.source.empty()) {
+    if (!opened && flags.source.empty() && pack::Pack::Open(path)) {
       return base::Fail(flags.engine.pack, "is a pack, without its float weights",
                         "--source MODEL: what it was packed from");
     }

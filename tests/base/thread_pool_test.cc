@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <memory>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -76,6 +79,24 @@ TEST(ThreadPool, WorksWithMoreThreadsThanCores) {
 
 TEST(ThreadPool, EndsAtOnceWithoutAnyJob) {
   for (int i = 0; i < 50; ++i) ThreadPool pool(4);
+}
+
+// It ended the program: threads that had been started were not joined.
+TEST(ThreadPool, ThrowsWhenOneOfManyThreadsCannotBeStarted) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "AddressSanitizer takes more addresses than the limit";
+#endif
+  const auto start = [] {
+    const rlimit limit{1u << 30, 1u << 30};  // each thread takes the addresses of its stack
+    ::setrlimit(RLIMIT_AS, &limit);
+    try {
+      const ThreadPool pool(5000);
+      std::_Exit(1);
+    } catch (const std::system_error&) {
+      std::_Exit(0);
+    }
+  };
+  EXPECT_EXIT(start(), ::testing::ExitedWithCode(0), "");
 }
 
 TEST(ThreadPool, TakesOneThreadPerAvailableCore) {
