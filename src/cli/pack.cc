@@ -30,7 +30,7 @@ struct Flags {
   std::string recipe{kDefaultRecipe};
   std::vector<std::string> calibrate;
   bool no_calibration = false;
-  uint64_t calibration_tokens = 24576;
+  uint64_t calibration_tokens = 32768;
   uint32_t window = 512;
   uint32_t context = 0;
   unsigned threads = 0;

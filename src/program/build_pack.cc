@@ -94,13 +94,16 @@ class Builder {
     sizes_.push_back({std::move(tensor), bytes});
   }
   model::Metadata MakeMetadata() const;
-  base::Status WriteNorm(Role role, uint32_t layer);
+  base::Status WriteNorm(Role role, uint32_t layer, std::span<const float> scales);
+  base::Status WriteNorms(const quant::Calibration& calibration);
   base::Status WriteHeadNorm(Role role, uint32_t layer, double factor);
   base::Status WriteRope();
-  base::Status Consume(Role role, uint32_t layer, quant::QuantizedMatrix matrix);
+  base::Status Consume(Role role, uint32_t layer, quant::QuantizedMatrix matrix,
+                       std::span<const float> row_scales);
   base::Status WriteMatrix(Role role, uint32_t layer, std::span<const pack::RowSource> rows,
                            std::span<const int32_t> bias);
-  base::Status WriteHeads(Role role, uint32_t layer, quant::QuantizedMatrix matrix);
+  base::Status WriteHeads(Role role, uint32_t layer, quant::QuantizedMatrix matrix,
+                          std::span<const float> row_scales);
   base::Result<std::vector<float>> ReadVector(Role role, uint32_t layer) const;
   base::Status WriteKeyMeans(const quant::Calibration& calibration);
   std::vector<Instruction> Compile(const quant::Calibration& calibration) const;
@@ -246,8 +249,9 @@ base::Result<std::vector<float>> Builder::ReadVector(Role role, uint32_t layer) 
   return values;
 }
 
-base::Status Builder::WriteNorm(Role role, uint32_t layer) {
-  SLUICE_TRY(const auto gain, ReadVector(role, layer));
+base::Status Builder::WriteNorm(Role role, uint32_t layer, std::span<const float> scales) {
+  SLUICE_TRY(auto gain, ReadVector(role, layer));
+  for (size_t i = 0; i < scales.size(); ++i) gain[i] /= scales[i];
   // RMSNorm divides by the root of the mean; the executors' of the sum.
   const Gains gains = MakeGains(gain, std::sqrt(static_cast<double>(h_.hidden)), hidden());
   gain_fractions_[{role, layer}] = gains.fraction;
@@ -255,6 +259,21 @@ base::Status Builder::WriteNorm(Role role, uint32_t layer) {
                              : role == Role::kAttnNorm ? LayerTensor(layer, "attn_norm.weight")
                                                        : LayerTensor(layer, "ffn_norm.weight");
   return writer_->Write(tensor, Bytes(gains.values));
+}
+
+base::Status Builder::WriteNorms(const quant::Calibration& calibration) {
+  for (uint32_t layer = 0; layer < h_.n_layers; ++layer) {
+    const auto scales_of = [&](const std::vector<std::vector<float>>& scales) {
+      return scales.empty() ? std::span<const float>() : std::span(scales[layer]);
+    };
+    SLUICE_TRY_VOID(WriteNorm(Role::kAttnNorm, layer, scales_of(calibration.attn_scales)));
+    SLUICE_TRY_VOID(WriteNorm(Role::kFfnNorm, layer, scales_of(calibration.ffn_scales)));
+    if (h_.family->qk_norm) {
+      SLUICE_TRY_VOID(WriteHeadNorm(Role::kQNorm, layer, query_factor()));
+      SLUICE_TRY_VOID(WriteHeadNorm(Role::kKNorm, layer, 1.0));
+    }
+  }
+  return WriteNorm(Role::kOutputNorm, 0, {});
 }
 
 base::Status Builder::WriteHeadNorm(Role role, uint32_t layer, double factor) {
@@ -290,7 +309,8 @@ base::Status Builder::WriteMatrix(Role role, uint32_t layer, std::span<const pac
 }
 
 // q, k, v: rows of a head in RoPE pairs (v as it is), biases beside them.
-base::Status Builder::WriteHeads(Role role, uint32_t layer, quant::QuantizedMatrix matrix) {
+base::Status Builder::WriteHeads(Role role, uint32_t layer, quant::QuantizedMatrix matrix,
+                                 std::span<const float> row_scales) {
   const uint32_t d = h_.head_dim;
   const bool head_norm = h_.family->qk_norm;
   // A head norm undoes any scale before it, so there the factor goes into its gains.
@@ -302,6 +322,7 @@ base::Status Builder::WriteHeads(Role role, uint32_t layer, quant::QuantizedMatr
                            : role == Role::kK ? Role::kKBias
                                               : Role::kVBias;
     SLUICE_TRY(float_bias, ReadVector(bias_role, layer));
+    for (size_t i = 0; i < row_scales.size(); ++i) float_bias[i] /= row_scales[i];
   }
   std::vector<pack::RowSource> rows;
   std::vector<int32_t> bias;
@@ -314,12 +335,13 @@ base::Status Builder::WriteHeads(Role role, uint32_t layer, quant::QuantizedMatr
   return WriteMatrix(role, layer, rows, bias);
 }
 
-base::Status Builder::Consume(Role role, uint32_t layer, quant::QuantizedMatrix matrix) {
+base::Status Builder::Consume(Role role, uint32_t layer, quant::QuantizedMatrix matrix,
+                              std::span<const float> row_scales) {
   switch (role) {
     case Role::kQ:
     case Role::kK:
     case Role::kV:
-      return WriteHeads(role, layer, std::move(matrix));
+      return WriteHeads(role, layer, std::move(matrix), row_scales);
     case Role::kGate:
       gate_ = std::move(matrix);
       return {};
@@ -511,23 +533,15 @@ base::Result<BuildSummary> Builder::Build(const std::string& path) {
   SLUICE_TRY(auto writer, pack::PackWriter::Create(path, MakeMetadata(), sizes_));
   writer_.emplace(std::move(writer));
   SLUICE_TRY_VOID(WriteRope());
-  for (uint32_t layer = 0; layer < h_.n_layers; ++layer) {
-    SLUICE_TRY_VOID(WriteNorm(Role::kAttnNorm, layer));
-    SLUICE_TRY_VOID(WriteNorm(Role::kFfnNorm, layer));
-    if (h_.family->qk_norm) {
-      SLUICE_TRY_VOID(WriteHeadNorm(Role::kQNorm, layer, query_factor()));
-      SLUICE_TRY_VOID(WriteHeadNorm(Role::kKNorm, layer, 1.0));
-    }
-  }
-  SLUICE_TRY_VOID(WriteNorm(Role::kOutputNorm, 0));
-
   BuildSummary summary;
   SLUICE_TRY(summary.quantized,
              quant::Quantize(model_, options_.quantize,
-                             [this](Role role, uint32_t layer, quant::QuantizedMatrix matrix) {
-                               return Consume(role, layer, std::move(matrix));
+                             [this](Role role, uint32_t layer, quant::QuantizedMatrix matrix,
+                                    std::span<const float> row_scales) {
+                               return Consume(role, layer, std::move(matrix), row_scales);
                              }));
   const quant::Calibration& calibration = summary.quantized.calibration;
+  SLUICE_TRY_VOID(WriteNorms(calibration));
   SLUICE_TRY_VOID(WriteKeyMeans(calibration));
   std::vector<Instruction> program = Compile(calibration);
   program.resize(RoundUp(program.size(), pack::kLineBytes / sizeof(Instruction)));

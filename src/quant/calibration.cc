@@ -52,9 +52,6 @@ Calibration DefaultCalibration(const model::Hyper& hyper) {
   result.k_wide.assign(heads, 0);
   result.k_score_error.assign(heads, 0);
   result.max_score.assign(hyper.n_layers, 0);
-  result.max_q.assign(hyper.n_layers, 0);
-  result.max_k.assign(hyper.n_layers, 0);
-  result.max_v.assign(hyper.n_layers, 0);
   return result;
 }
 
@@ -102,11 +99,8 @@ void MeasureAttention(const model::FloatStream& stream, const model::Hyper& hype
   const model::Rows q = stream.Queries();
   const model::Rows k = stream.Keys();
   const size_t tokens = k.rows;
-  result.max_q[layer] = MaxAbs(q, pool);
-  result.max_v[layer] = MaxAbs(stream.Values(), pool);
 
   std::vector<float> centred(tokens * k.cols);  // K - mean
-  std::vector<float> peak(heads, 0);
   pool.ParallelFor(heads, [&](size_t head) {
     float* mean = &result.k_mean[(layer * heads + head) * dim];
     std::vector<double> sum(dim, 0);
@@ -120,7 +114,6 @@ void MeasureAttention(const model::FloatStream& stream, const model::Hyper& hype
       for (size_t i = 0; i < dim; ++i) {
         const size_t at = t * k.cols + head * dim + i;
         centred[at] = k.data[at] - mean[i];
-        peak[head] = std::max(peak[head], std::fabs(centred[at]));
       }
     }
 
@@ -143,7 +136,6 @@ void MeasureAttention(const model::FloatStream& stream, const model::Hyper& hype
     result.k_score_error[layer * heads + head] =
         static_cast<float>(std::sqrt(square / pairs / static_cast<double>(dim)));
   });
-  result.max_k[layer] = *std::ranges::max_element(peak);
 
   std::vector<float> scores_peak(stream.windows() * hyper.n_heads, 0);
   pool.ParallelFor(scores_peak.size(), [&](size_t item) {

@@ -25,17 +25,15 @@ struct Calibration {
   // were stored in 8 bits: [n_layers][n_kv_heads]. What k_wide was decided on. Default 0.
   std::vector<float> k_score_error;
 
+  // Channel scales (quant/channel_scales.h) that q, k and v, and gate and up, were quantised with:
+  // [n_layers][hidden]. The gains of the norms before them must be divided by them. Default none.
+  std::vector<std::vector<float>> attn_scales, ffn_scales;
+
   // Largest |residual| after any layer, both halves counted. Default 0: unknown, keep headroom.
   float max_residual = 0;
   // Largest |q . (k - k_mean)| * log2(e) / sqrt(head_dim), the exponent base 2 that softmax sees:
   // [n_layers]. Default 0: unknown.
   std::vector<float> max_score;
-  // Largest |value| of q and of k - k_mean after RoPE, before any scaling, and of v: [n_layers].
-  std::vector<float> max_q;
-  std::vector<float> max_k;
-  std::vector<float> max_v;
-  // Largest |logit| on the calibration text. Default 0: unknown.
-  float max_logit = 0;
 };
 
 // The values that stand in for a calibration that was not made.

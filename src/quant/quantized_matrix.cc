@@ -23,6 +23,25 @@ std::span<const int8_t, 16> Levels(Codebook codebook) {
 
 int16_t ZeroIndex(Codebook codebook) { return codebook == Codebook::kSluice16 ? 7 : 8; }
 
+void Reserve(QuantizedMatrix& matrix, uint32_t rows) {
+  matrix.weights.reserve(size_t{rows} * matrix.padded_cols());
+  matrix.sub_scales.reserve(size_t{rows} * matrix.groups());
+  matrix.row_mantissa.reserve(rows);
+  matrix.row_exponent.reserve(rows);
+}
+
+void Append(QuantizedMatrix& matrix, const QuantizedMatrix& more) {
+  SLUICE_CHECK(matrix.format == more.format && matrix.cols == more.cols);
+  const auto add = [](auto& to, const auto& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
+  matrix.rows += more.rows;
+  add(matrix.weights, more.weights);
+  add(matrix.sub_scales, more.sub_scales);
+  add(matrix.row_mantissa, more.row_mantissa);
+  add(matrix.row_exponent, more.row_exponent);
+}
+
 int32_t MaxSubScaleSum(const MatrixFormat& format) {
   const int largest = format.bits == 8                         ? -kMinWeight8
                       : format.codebook == Codebook::kSluice16 ? 15

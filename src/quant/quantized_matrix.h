@@ -46,6 +46,11 @@ struct QuantizedMatrix {
   uint32_t padded_cols() const { return groups() * format.group; }
 };
 
+// Room for `rows` rows.
+void Reserve(QuantizedMatrix& matrix, uint32_t rows);
+// Adds the rows of `more`, which has the same format and columns.
+void Append(QuantizedMatrix& matrix, const QuantizedMatrix& more);
+
 // Largest sum over a row of |sub_scale| that the 31-bit guarantee allows.
 int32_t MaxSubScaleSum(const MatrixFormat& format);
 

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "model/float_forward.h"
 #include "model/gemm.h"
+#include "quant/channel_scales.h"
 #include "quant/kv_statistics.h"
 #include "quant/search.h"
 
@@ -23,7 +24,8 @@ using model::Rows;
 
 constexpr size_t kTokenChunk = 1024;  // tokens that enter a second moment at once
 constexpr size_t kReportRows = 128;   // rows of a matrix on which its output error is measured
-constexpr size_t kReadRows = 256;
+constexpr uint64_t kReadRows = 256;
+constexpr uint64_t kTableRows = 8192;  // of embedding or head that are quantised at once
 
 using Clock = std::chrono::steady_clock;
 
@@ -40,21 +42,33 @@ class Run {
  private:
   // What is known of a matrix's input.
   struct Input {
-    Factor factor;
-    // The sum of x x^T as a lower triangle that gives the same squares: twice the values below the
-    // diagonal, zeros above.
+    ChannelScales scales;
+    Factor factor;  // of the input divided by `scales`
+    // The sum of x x^T, x divided by `scales`, as a lower triangle that gives the same squares:
+    // twice the values below the diagonal, zeros above.
     std::vector<float> triangle;
+  };
+
+  struct Errors {
+    Clock::time_point start = Clock::now();
+    double weight_square = 0, weight_error = 0;
+    double output_square = 0, output_error = 0;
   };
 
   Status Table(Role role, const Input* input);
   Status Layer(uint32_t layer);
-  Status Matrix(Role role, uint32_t layer, const std::vector<float>& w, const Input* input);
+  Status Matrix(Role role, uint32_t layer, std::vector<float> w, const Input& input,
+                const ChannelScales& row_scales = {});
+  QuantizedMatrix Round(const std::vector<float>& w, uint32_t rows, MatrixFormat format,
+                        const Input* input, Errors& errors);
+  Status HandOn(Role role, uint32_t layer, QuantizedMatrix matrix, const Errors& errors,
+                std::span<const float> row_scales);
   Status CheckFinite(Role role, uint32_t layer, std::span<const float> values, size_t cols,
                      uint64_t first_row) const;
-  Result<Input> MeasureInput(Rows x, std::string_view what);
+  Result<Input> MeasureInput(Rows x, ChannelScales scales, std::string_view what);
   Result<Input> MeasureHeadInput();
-  double OutputError(const std::vector<float>& w, const QuantizedMatrix& matrix,
-                     const Input& input);
+  void AddOutputError(const std::vector<float>& w, const QuantizedMatrix& matrix,
+                      const Input& input, Errors& errors);
 
   const model::Model& model_;
   const QuantizeOptions& options_;
@@ -81,7 +95,7 @@ Status Run::CheckFinite(Role role, uint32_t layer, std::span<const float> values
                     "a finite value of at most 1e15");
 }
 
-Result<Run::Input> Run::MeasureInput(Rows x, std::string_view what) {
+Result<Run::Input> Run::MeasureInput(Rows x, ChannelScales scales, std::string_view what) {
   const size_t n = x.cols;
   Input input;
   input.triangle.assign(n * n, 0);
@@ -98,6 +112,12 @@ Result<Run::Input> Run::MeasureInput(Rows x, std::string_view what) {
           "a model that computes finite numbers");
     }
   }
+  if (!scales.empty()) {
+    pool_.ParallelFor(n, [&](size_t i) {
+      for (size_t j = 0; j <= i; ++j) input.triangle[i * n + j] /= scales[i] * scales[j];
+    });
+  }
+  input.scales = std::move(scales);
   input.factor = FactorHessian(input.triangle, static_cast<uint32_t>(n), pool_);
   pool_.ParallelFor(n, [&](size_t i) {
     float* row = &input.triangle[i * n];
@@ -107,9 +127,9 @@ Result<Run::Input> Run::MeasureInput(Rows x, std::string_view what) {
   return input;
 }
 
-// Squared error of the outputs over their square, on some rows.
-double Run::OutputError(const std::vector<float>& w, const QuantizedMatrix& matrix,
-                        const Input& input) {
+// Adds the squared outputs of some rows, and the squares of their errors.
+void Run::AddOutputError(const std::vector<float>& w, const QuantizedMatrix& matrix,
+                         const Input& input, Errors& errors) {
   const size_t n = input.factor.cols;
   const size_t step = (matrix.rows + kReportRows - 1) / kReportRows;
   const size_t count = (matrix.rows + step - 1) / step;
@@ -125,63 +145,96 @@ double Run::OutputError(const std::vector<float>& w, const QuantizedMatrix& matr
   std::vector<float> product(picked.size());
   model::Gemm(&pool_, 2 * count, n, n, {picked.data(), n, 1}, {input.triangle.data(), n, 1},
               product.data(), n);
-  double sums[2] = {0, 0};
   for (size_t i = 0; i < picked.size(); ++i) {
-    sums[i / (count * n)] += double{picked[i]} * double{product[i]};
+    (i < count * n ? errors.output_square : errors.output_error) +=
+        double{picked[i]} * double{product[i]};
   }
-  return sums[0] > 0 ? sums[1] / sums[0] : 0;
 }
 
-Status Run::Matrix(Role role, uint32_t layer, const std::vector<float>& w, const Input* input) {
-  const auto start = Clock::now();
-  const auto [rows, cols] = model::ExpectedShape(model_.hyper, role);
-  const auto row_count = static_cast<uint32_t>(rows);
-  const auto col_count = static_cast<uint32_t>(cols);
-  const MatrixFormat format = options_.recipe.FormatOf(role, layer, model_.hyper.tied);
-  QuantizedMatrix matrix = input != nullptr
-                               ? GptqMatrix(w, row_count, format, input->factor, pool_)
-                               : SearchMatrix(w, row_count, col_count, format, {}, pool_);
-
-  std::vector<double> squares(rows, 0), errors(rows, 0);
+QuantizedMatrix Run::Round(const std::vector<float>& w, uint32_t rows, MatrixFormat format,
+                           const Input* input, Errors& errors) {
+  const size_t cols = w.size() / rows;
+  QuantizedMatrix matrix =
+      input != nullptr ? GptqMatrix(w, rows, format, input->factor, pool_)
+                       : SearchMatrix(w, rows, static_cast<uint32_t>(cols), format, {}, pool_);
+  std::vector<double> square(rows, 0), error(rows, 0);
   pool_.ParallelFor(rows, [&](size_t r) {
     std::vector<float> value(cols);
     Dequantize(matrix, static_cast<uint32_t>(r), value);
     for (size_t c = 0; c < cols; ++c) {
       const double weight = double{w[r * cols + c]};
-      squares[r] += weight * weight;
-      errors[r] += (double{value[c]} - weight) * (double{value[c]} - weight);
+      square[r] += weight * weight;
+      error[r] += (double{value[c]} - weight) * (double{value[c]} - weight);
     }
   });
-  double square = 0, error = 0;
   for (size_t r = 0; r < rows; ++r) {
-    square += squares[r];
-    error += errors[r];
+    errors.weight_square += square[r];
+    errors.weight_error += error[r];
   }
-  TensorReport report{.role = role, .layer = layer, .bits = format.bits};
-  report.weight_error = square > 0 ? error / square : 0;
-  if (input != nullptr) report.output_error = OutputError(w, matrix, *input);
-  report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  outcome_.tensors.push_back(report);
-  SLUICE_TRY_VOID(sink_(role, layer, std::move(matrix)));
+  if (input != nullptr) AddOutputError(w, matrix, *input, errors);
+  return matrix;
+}
+
+Status Run::HandOn(Role role, uint32_t layer, QuantizedMatrix matrix, const Errors& errors,
+                   std::span<const float> row_scales) {
+  const auto share = [](double error, double square) { return square > 0 ? error / square : 0; };
+  outcome_.tensors.push_back(
+      {.role = role,
+       .layer = layer,
+       .bits = matrix.format.bits,
+       .output_error = share(errors.output_error, errors.output_square),
+       .weight_error = share(errors.weight_error, errors.weight_square),
+       .seconds = std::chrono::duration<double>(Clock::now() - errors.start).count()});
+  SLUICE_TRY_VOID(sink_(role, layer, std::move(matrix), row_scales));
   ++done_;
   if (options_.progress) options_.progress(RoleName(role), done_, total_);
   return {};
 }
 
+Status Run::Matrix(Role role, uint32_t layer, std::vector<float> w, const Input& input,
+                   const ChannelScales& row_scales) {
+  Errors errors;
+  const size_t cols = input.factor.cols;
+  const size_t rows = w.size() / cols;
+  pool_.ParallelFor(rows, [&](size_t r) {
+    const float divisor = row_scales.empty() ? 1 : row_scales[r];
+    for (size_t c = 0; c < cols; ++c) {
+      w[r * cols + c] *= (input.scales.empty() ? 1 : input.scales[c]) / divisor;
+    }
+  });
+  QuantizedMatrix matrix =
+      Round(w, static_cast<uint32_t>(rows),
+            options_.recipe.FormatOf(role, layer, model_.hyper.tied), &input, errors);
+  return HandOn(role, layer, std::move(matrix), errors, row_scales);
+}
+
+// Row block by row block: as floats the whole table would be the largest thing in memory by far.
 Status Run::Table(Role role, const Input* input) {
   const model::FloatTensor& tensor = model_.Get(role);
   const uint64_t cols = tensor.cols();
-  std::vector<float> w(tensor.rows() * cols);
-  std::vector<Status> found((tensor.rows() + kReadRows - 1) / kReadRows);
-  pool_.ParallelFor(found.size(), [&](size_t block) {
-    const uint64_t row = block * kReadRows;
-    const uint64_t rows = std::min<uint64_t>(kReadRows, tensor.rows() - row);
-    const std::span<float> part(w.data() + row * cols, rows * cols);
-    tensor.ReadRows(row, rows, part);
-    found[block] = CheckFinite(role, 0, part, cols, row);
-  });
-  for (const Status& status : found) SLUICE_TRY_VOID(status);
-  return Matrix(role, 0, w, input);
+  const MatrixFormat format = options_.recipe.FormatOf(role, 0, model_.hyper.tied);
+  Errors errors;
+  std::optional<QuantizedMatrix> matrix;
+  for (uint64_t first = 0; first < tensor.rows(); first += kTableRows) {
+    const uint64_t rows = std::min(kTableRows, tensor.rows() - first);
+    std::vector<float> w(rows * cols);
+    std::vector<Status> found((rows + kReadRows - 1) / kReadRows);
+    pool_.ParallelFor(found.size(), [&](size_t block) {
+      const uint64_t row = block * kReadRows;
+      const std::span<float> part(&w[row * cols], std::min(kReadRows, rows - row) * cols);
+      tensor.ReadRows(first + row, part.size() / cols, part);
+      found[block] = CheckFinite(role, 0, part, cols, first + row);
+    });
+    for (const Status& status : found) SLUICE_TRY_VOID(status);
+    QuantizedMatrix part = Round(w, static_cast<uint32_t>(rows), format, input, errors);
+    if (!matrix) {
+      matrix = std::move(part);
+      Reserve(*matrix, static_cast<uint32_t>(tensor.rows()));
+    } else {
+      Append(*matrix, part);
+    }
+  }
+  return HandOn(role, 0, std::move(*matrix), errors, {});
 }
 
 Status Run::Layer(uint32_t layer) {
@@ -192,30 +245,51 @@ Status Run::Layer(uint32_t layer) {
     const size_t cols = model::ExpectedShape(model_.hyper, role).second;
     SLUICE_TRY_VOID(CheckFinite(role, layer, values, cols, 0));
   }
-  const auto quantise = [&](std::initializer_list<Role> roles, const Input* input) -> Status {
-    for (const Role role : roles) SLUICE_TRY_VOID(Matrix(role, layer, w.Of(role), input));
-    return {};
-  };
   if (!stream_) {
-    return quantise({Role::kQ, Role::kK, Role::kV, Role::kO, Role::kGate, Role::kUp, Role::kDown},
-                    nullptr);
+    for (const Role role :
+         {Role::kQ, Role::kK, Role::kV, Role::kO, Role::kGate, Role::kUp, Role::kDown}) {
+      const auto rows = static_cast<uint32_t>(model::ExpectedShape(model_.hyper, role).first);
+      Errors errors;
+      QuantizedMatrix matrix =
+          Round(w.Of(role), rows, options_.recipe.FormatOf(role, layer, model_.hyper.tied), nullptr,
+                errors);
+      SLUICE_TRY_VOID(HandOn(role, layer, std::move(matrix), errors, {}));
+    }
+    return {};
   }
   const auto input_of = [&](std::string_view what) {
     return fmt::format("{} of layer {}", what, layer);
   };
-  SLUICE_TRY(Input input, MeasureInput(stream_->AttentionInput(w), input_of("attention's input")));
-  SLUICE_TRY_VOID(quantise({Role::kQ, Role::kK, Role::kV}, &input));
-  SLUICE_TRY(input, MeasureInput(stream_->Attention(w), input_of("attention's output")));
-  MeasureAttention(*stream_, model_.hyper, layer, pool_, outcome_.calibration);
-  SLUICE_TRY_VOID(quantise({Role::kO}, &input));
+  // The rows of v and of up take the scales of what o and down multiply, so those come first.
+  Calibration& calibration = outcome_.calibration;
+  Rows x = stream_->AttentionInput(w);
+  calibration.attn_scales.push_back(MakeChannelScales(x, pool_));
+  SLUICE_TRY(Input input,
+             MeasureInput(x, calibration.attn_scales[layer], input_of("attention's input")));
+  x = stream_->Attention(w);
+  const ChannelScales value_scales = MakeValueScales(x, model_.hyper, pool_);
+  SLUICE_TRY_VOID(Matrix(Role::kQ, layer, w.q, input));
+  SLUICE_TRY_VOID(Matrix(Role::kK, layer, w.k, input));
+  SLUICE_TRY_VOID(Matrix(Role::kV, layer, w.v, input, value_scales));
+  SLUICE_TRY(input, MeasureInput(x, PerQueryHead(value_scales, model_.hyper),
+                                 input_of("attention's output")));
+  MeasureAttention(*stream_, model_.hyper, layer, pool_, calibration);
+  SLUICE_TRY_VOID(Matrix(Role::kO, layer, w.o, input));
   stream_->AddAttention(w);
-  MeasureResidual(*stream_, pool_, outcome_.calibration);
-  SLUICE_TRY(input, MeasureInput(stream_->FfnInput(w), input_of("the feed-forward input")));
-  SLUICE_TRY_VOID(quantise({Role::kGate, Role::kUp}, &input));
-  SLUICE_TRY(input, MeasureInput(stream_->Gate(w), input_of("the gated product")));
-  SLUICE_TRY_VOID(quantise({Role::kDown}, &input));
+  MeasureResidual(*stream_, pool_, calibration);
+
+  x = stream_->FfnInput(w);
+  calibration.ffn_scales.push_back(MakeChannelScales(x, pool_));
+  SLUICE_TRY(input,
+             MeasureInput(x, calibration.ffn_scales[layer], input_of("the feed-forward input")));
+  x = stream_->Gate(w);
+  const ChannelScales gated_scales = MakeChannelScales(x, pool_);
+  SLUICE_TRY_VOID(Matrix(Role::kGate, layer, w.gate, input));
+  SLUICE_TRY_VOID(Matrix(Role::kUp, layer, w.up, input, gated_scales));
+  SLUICE_TRY(input, MeasureInput(x, gated_scales, input_of("the gated product")));
+  SLUICE_TRY_VOID(Matrix(Role::kDown, layer, w.down, input));
   stream_->AddFfn(w);
-  MeasureResidual(*stream_, pool_, outcome_.calibration);
+  MeasureResidual(*stream_, pool_, calibration);
   return {};
 }
 
@@ -233,7 +307,7 @@ Result<Run::Input> Run::MeasureHeadInput() {
     ++done_;
     if (options_.progress) options_.progress("head input", done_, total_);
   }
-  return MeasureInput(stream.Final(), "the head's input");
+  return MeasureInput(stream.Final(), {}, "the head's input");
 }
 
 Result<QuantizeOutcome> Run::Go() {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "base/error.h"
@@ -18,7 +19,10 @@ namespace sluice::quant {
 // Receives the matrices in stream order: the embedding (which is the head too where they are
 // tied), the head if there is one, then for each layer q, k, v, o, gate, up, down. Called from the
 // thread that called Quantize. An error it returns ends the run and is returned.
-using Sink = std::function<base::Status(model::Role role, uint32_t layer, QuantizedMatrix matrix)>;
+// `row_scales`: what the rows were divided by before they were quantised, empty for nothing; a bias
+// of the matrix must be divided too.
+using Sink = std::function<base::Status(model::Role role, uint32_t layer, QuantizedMatrix matrix,
+                                        std::span<const float> row_scales)>;
 
 struct QuantizeOptions {
   Recipe recipe;
@@ -34,7 +38,7 @@ struct TensorReport {
   uint32_t layer = 0;
   uint8_t bits = 0;
   // Squared error over squared value, of the outputs on the calibration text (0 without) and of
-  // the weights.
+  // the weights (with their channel scales).
   double output_error = 0;
   double weight_error = 0;
   double seconds = 0;

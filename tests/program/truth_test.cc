@@ -110,7 +110,8 @@ LoadedPack Pack(const Model& model, const quant::Recipe& recipe, const Windows& 
 // The model with its matrices replaced by what the recipe makes of them.
 Model Dequantized(const Model& model, const quant::Recipe& recipe) {
   Model result = model;
-  const auto sink = [&](Role role, uint32_t layer, quant::QuantizedMatrix matrix) -> base::Status {
+  const auto sink = [&](Role role, uint32_t layer, quant::QuantizedMatrix matrix,
+                        std::span<const float>) -> base::Status {
     std::vector<float> values(size_t{matrix.rows} * matrix.cols);
     for (uint32_t row = 0; row < matrix.rows; ++row) {
       quant::Dequantize(matrix, row,
