@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -51,6 +52,20 @@ void MappedFile::DropFromMemory(std::span<const uint8_t> part) const {
   const uintptr_t begin = (reinterpret_cast<uintptr_t>(part.data()) + page - 1) / page * page;
   const uintptr_t end = reinterpret_cast<uintptr_t>(part.data() + part.size()) / page * page;
   if (end > begin) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+Status LockInMemory(std::span<const uint8_t> bytes, const std::string& object) {
+  if (::mlock(bytes.data(), bytes.size()) == 0) return {};
+  const int error = errno;
+  const std::string what = fmt::format("cannot lock {} bytes in memory", bytes.size());
+  rlimit limit{};
+  ::getrlimit(RLIMIT_MEMLOCK, &limit);
+  auto failure = FailErrno(object, what, error);
+  if (limit.rlim_cur < bytes.size()) {
+    failure.error().expected =
+        fmt::format("RLIMIT_MEMLOCK (ulimit -l) to allow it, not {} bytes", limit.rlim_cur);
+  }
+  return failure;
 }
 
 Result<std::string> ReadSmallFile(const std::string& path, uint64_t max_bytes) {

@@ -34,6 +34,11 @@ class MappedFile {
   size_t size_;
 };
 
+// Reads the pages that hold these bytes and keeps them in memory until they are unmapped, so that
+// a system short of memory cannot put them aside. `object` names them in the error: the system's
+// reason, and RLIMIT_MEMLOCK where that may be it.
+Status LockInMemory(std::span<const uint8_t> bytes, const std::string& object);
+
 // The whole of a small file. Error if it cannot be read or is longer than `max_bytes`.
 Result<std::string> ReadSmallFile(const std::string& path, uint64_t max_bytes);
 

@@ -34,4 +34,11 @@ uint64_t ProcBytes(const std::string& path, std::string_view key) {
   return kilobytes * 1024;
 }
 
+std::string CpuModel() {
+  for (const char* key : {"model name", "Model"}) {
+    if (const auto name = ProcField("/proc/cpuinfo", key)) return *name;
+  }
+  return "unknown";
+}
+
 }  // namespace sluice::base

@@ -15,4 +15,7 @@ std::optional<std::string> ProcField(const std::string& path, std::string_view k
 // The same for "key: 123 kB", in bytes; 0 if there is none.
 uint64_t ProcBytes(const std::string& path, std::string_view key);
 
+// The processor's name as /proc/cpuinfo gives it, or "unknown".
+std::string CpuModel();
+
 }  // namespace sluice::base

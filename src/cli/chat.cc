@@ -265,6 +265,7 @@ void AddChat(CLI::App& app, ExitCode& exit) {
   flags->sampler.options.top_p = 0.9;
   CLI::App* command = app.add_subcommand("chat", "Talk to a model in the terminal");
   flags->engine.Add(*command);
+  flags->engine.AddLock(*command);
   flags->sampler.Add(*command);
   command->add_option("--system", flags->system, "System message");
   command->add_option("--chat-template", flags->chat_template, "Template family by name")

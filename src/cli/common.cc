@@ -275,6 +275,10 @@ void EngineFlags::Add(CLI::App& command) {
       ->transform(WholeNumber(0, 65535));
 }
 
+void EngineFlags::AddLock(CLI::App& command) {
+  command.add_flag("--lock", lock, "Keep the pack in memory (mlock); a warning if that fails");
+}
+
 base::Result<std::unique_ptr<session::Engine>> EngineFlags::Open() const {
   SLUICE_TRY(const std::string path, FindPack(pack, recipe));
   SLUICE_TRY(auto engine, session::OpenEngine(path, options));
@@ -282,6 +286,13 @@ base::Result<std::unique_ptr<session::Engine>> EngineFlags::Open() const {
   if (options.context > most) {
     return base::Fail("--context", fmt::format("{}", options.context),
                       fmt::format("at most the {} of {}", most, path));
+  }
+  if (lock) {
+    const auto status = base::LockInMemory(engine->loaded.pack->bytes(), path);
+    if (!status) {
+      fmt::print(stderr, "sluice: warning: {}; going on without\n",
+                 OneLine(status.error().ToString()));
+    }
   }
   return engine;
 }

@@ -28,6 +28,7 @@ void AddPack(CLI::App& app, ExitCode& exit);
 void AddInspect(CLI::App& app, ExitCode& exit);
 void AddChat(CLI::App& app, ExitCode& exit);
 void AddRun(CLI::App& app, ExitCode& exit);
+void AddBench(CLI::App& app, ExitCode& exit);
 void AddPpl(CLI::App& app, ExitCode& exit);
 void AddVerify(CLI::App& app, ExitCode& exit);
 void AddDoctor(CLI::App& app, ExitCode& exit);
@@ -91,7 +92,10 @@ struct EngineFlags {
   std::string recipe{kDefaultRecipe};
   session::EngineOptions options;
   std::string on = "cpu";
+  bool lock = false;
   void Add(CLI::App& command);
+  void AddLock(CLI::App& command);
+  // Also locks the pack in memory if asked to; a warning if that fails.
   base::Result<std::unique_ptr<session::Engine>> Open() const;
 };
 

@@ -29,13 +29,6 @@ struct Finding {
 
 constexpr char kMemory[] = "/proc/meminfo";
 
-std::string CpuModel() {
-  for (const char* key : {"model name", "Model"}) {
-    if (const auto name = base::ProcField("/proc/cpuinfo", key)) return *name;
-  }
-  return "unknown";
-}
-
 // The folder, or the nearest one above it that is there.
 std::string NearestFolder(const fs::path& folder) {
   std::error_code error;
@@ -48,9 +41,9 @@ void CheckMachine(std::vector<Finding>& findings) {
   using Kind = Finding::Kind;
   utsname system{};
   ::uname(&system);
-  findings.push_back({Kind::kGood, "machine",
-                      fmt::format("{}, {}, Linux {}", CpuModel(), system.machine, system.release),
-                      ""});
+  findings.push_back(
+      {Kind::kGood, "machine",
+       fmt::format("{}, {}, Linux {}", base::CpuModel(), system.machine, system.release), ""});
   findings.push_back(
       {Kind::kGood, "cores", fmt::format("{} for this process", base::AvailableCores()), ""});
   const char* forced = std::getenv("SLUICE_ISA");

@@ -41,6 +41,7 @@ int main(int argc, char** argv) {
   AddInspect(app, exit);
   AddChat(app, exit);
   AddRun(app, exit);
+  AddBench(app, exit);
   AddPpl(app, exit);
   AddVerify(app, exit);
   AddDoctor(app, exit);

@@ -102,6 +102,7 @@ void AddRun(CLI::App& app, ExitCode& exit) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand("run", "Answer one prompt, for scripts");
   flags->engine.Add(*command);
+  flags->engine.AddLock(*command);
   flags->sampler.Add(*command);
   auto* prompt = command->add_option("-p,--prompt", flags->prompt, "The prompt");
   auto* file = command->add_option("-f,--file", flags->file,

@@ -1,8 +1,11 @@
 #include "base/mapped_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <string>
 
@@ -52,6 +55,25 @@ TEST(MappedFile, RefusesAnEmptyFile) {
   ASSERT_FALSE(mapped.has_value());
   EXPECT_EQ(mapped.error().ToString(), (dir / "empty") + ": an empty file");
   EXPECT_EQ(ReadSmallFile(dir / "empty", 0).value(), "");
+}
+
+TEST(LockInMemory, KeepsALittleAndNamesTheLimitThatForbidsMore) {
+  const TempDir dir;
+  WriteFile(dir / "file", std::string(1 << 20, 'x'));
+  const auto file = MappedFile::Open(dir / "file").value();
+  // In a process of its own: the limit does not hold for root, which is given up here.
+  const auto lock = [&] {
+    const rlimit limit{1 << 16, 1 << 16};
+    const bool limited =
+        ::setrlimit(RLIMIT_MEMLOCK, &limit) == 0 && (::geteuid() != 0 || ::setuid(65534) == 0);
+    const bool little = LockInMemory(file->bytes().first(4096), "file").has_value();
+    const auto much = LockInMemory(file->bytes(), "file");
+    if (!much) std::fprintf(stderr, "%s\n", much.error().ToString().c_str());
+    ::_exit(limited && little && !much ? 0 : 1);
+  };
+  EXPECT_EXIT(lock(), ::testing::ExitedWithCode(0),
+              "file: cannot lock 1048576 bytes in memory: .*, expected RLIMIT_MEMLOCK .* 65536 "
+              "bytes");
 }
 
 TEST(ReadSmallFile, ReadsUpToItsLimit) {

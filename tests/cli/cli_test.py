@@ -6,10 +6,12 @@ SLUICE_TEST_MODEL names a SmolLM2-135M-Instruct GGUF; tests that need it are ski
 (failed with SLUICE_TEST_STRICT=1).
 """
 
+import ctypes
 import json
 import os
 import pathlib
 import pty
+import resource
 import select
 import signal
 import subprocess
@@ -62,17 +64,21 @@ class Usage(unittest.TestCase):
                           # What would have no effect.
                           ["run", "x", "-p", "y", "--raw", "--system", "z"],
                           ["run", "x", "-p", "y", "--raw", "--chat-template", "gemma"],
-                          ["ppl", "x", "y", "--source", "z"]):
+                          ["ppl", "x", "y", "--source", "z"],
+                          ["bench", "x", "-n", 0, "-d", 5],
+                          ["bench", "x", "-n", 0, "-p", 0], ["bench"]):
             sluice(*arguments, expect=2)
 
     def test_every_command_explains_itself(self):
-        for command in ("pull", "pack", "inspect", "chat", "run", "ppl", "verify", "doctor"):
+        for command in ("pull", "pack", "inspect", "chat", "run", "bench", "ppl", "verify",
+                        "doctor"):
             self.assertIn("--help", sluice(command, "--help").stdout)
 
     def test_missing_files_are_named(self):
         for arguments in (["run", "/no/such.gguf", "-p", "x"], ["pack", "/no/such.gguf"],
                           ["inspect", "/no/such.gguf"], ["ppl", "/no/such.gguf", "/etc/passwd"],
-                          ["verify", "/no/such.gguf"], ["chat", "/no/such.gguf"]):
+                          ["verify", "/no/such.gguf"], ["chat", "/no/such.gguf"],
+                          ["bench", "/no/such.gguf"]):
             self.assertIn("such.gguf", one_error(self, sluice(*arguments, expect=1)))
 
     def test_values_out_of_range_are_wrong_usage_in_one_line(self):
@@ -94,6 +100,10 @@ class Usage(unittest.TestCase):
                 (["chat", "x"], "--temp", ("nan",)),
                 (["ppl", "x", "y"], "--tokens", ("-1",)),
                 (["ppl", "x", "y"], "--window", ("1", "nan")),
+                (["bench", "x"], "-p", ("-1", "65536", "x")),
+                (["bench", "x"], "-n", ("-1", "65536", "1.5")),
+                (["bench", "x"], "-d", ("-1", "65536", "x")),
+                (["bench", "x"], "-r", ("0", "-1")),
                 (["verify", "x"], "--tokens", ("0", "-1")),
                 (["verify", "x"], "--block", ("0", "65")),
                 (["pack", "x"], "--calibration-tokens", ("-1", "1")),
@@ -105,7 +115,11 @@ class Usage(unittest.TestCase):
                     result = sluice(*command, option, value, expect=2)
                     line = one_error(self, result)
                     self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
-                    name = {"-n": "--max-tokens", "-o": "--output"}.get(option, option)
+                    long = {"-n": "--max-tokens", "-o": "--output"}
+                    if command[0] == "bench":
+                        long = {"-p": "--n-prompt", "-n": "--n-gen", "-d": "--n-depth",
+                                "-r": "--repetitions"}
+                    name = long.get(option, option)
                     self.assertIn(f"{name}: {value}" if value else f"{name}: ", line)
 
     def test_wrong_words_are_named_in_the_order_given(self):
@@ -340,6 +354,72 @@ class Running(unittest.TestCase):
                            stdout=subprocess.DEVNULL, timeout=60)
             self.assertLess(time.time() - start, 20)
 
+    def test_bench_prints_a_row_for_each_test(self):
+        result = sluice("bench", pack(), "-p", "5,9", "-n", 3, "-d", "0,20", "-r", 2)
+        rows = [[cell.strip() for cell in line.strip("|").split("|")]
+                for line in result.stdout.splitlines() if line.startswith("|")][2:]
+        self.assertEqual([row[0] for row in rows], ["pp5", "pp9", "tg3", "tg3 @ d20"])
+        for row in rows:
+            low, high = map(float, row[2].split(" .. "))
+            self.assertTrue(0 < low <= float(row[1]) <= high, row)
+        self.assertRegex(rows[2][5], r"^\d+\.\d %$")
+        self.assertGreater(float(rows[3][3]), float(rows[2][3]))
+        self.assertRegex(result.stdout, r"median \d+\.\d\d GB/s .* of 8 readings")
+        self.assertIn("tokens of seed 1", result.stdout)
+
+    def test_bench_gives_every_sample_as_json(self):
+        arguments = ["bench", pack(), "-p", 7, "-n", 3, "-d", "0,20", "-r", 3, "--threads", 1,
+                     "--json"]
+        result = json.loads(sluice(*arguments).stdout)
+        self.assertEqual((result["executor"], result["threads"], result["seed"]), ("cpu", 1, 1))
+        self.assertEqual([(t["kind"], t["tokens"], t["depth"]) for t in result["tests"]],
+                         [("prefill", 7, 0), ("decode", 3, 0), ("decode", 3, 20)])
+        for test in result["tests"]:
+            rates = sorted(test["tokens"] / s for s in test["seconds"])
+            self.assertEqual(len(rates), 3)
+            spread = test["tokens_per_second"]
+            for name, rate in zip(("min", "median", "max"), rates):
+                self.assertAlmostEqual(spread[name] / rate, 1, places=6)
+        read = result["read_bandwidth"]
+        self.assertEqual(len(read["samples"]), 9)
+        self.assertEqual(read["best"], max(read["samples"]))
+        self.assertEqual(read["median"], sorted(read["samples"])[4])
+        shown = json.loads(sluice("inspect", pack(), "--json").stdout)
+        deep = result["tests"][2]
+        self.assertEqual(deep["bytes_per_token"],
+                         shown["bytes_per_token"] + 21 * shown["kv_bytes_per_position"])
+        self.assertAlmostEqual(
+            deep["share_of_read_bandwidth"] * read["median"] /
+            (deep["bytes_per_token"] * deep["tokens_per_second"]["median"]), 1, places=6)
+
+    def test_bench_needs_room_in_the_context(self):
+        for arguments, words in ((["-d", "8190"], "tg64 @ d8190: 8254 positions"),
+                                 (["--context", 32], "pp128: 128 positions"),
+                                 (["-p", "9000"], "pp9000: 9000 positions"),
+                                 (["-d", "90", "--context", 100], "tg64 @ d90: 154 positions")):
+            error = one_error(self, sluice("bench", pack(), *arguments, expect=1))
+            self.assertIn(words, error)
+            self.assertIn("at most the context's", error)
+        short = ["bench", pack(), "--context", 200, "-n", 8, "-r", 1, "--json"]
+        self.assertEqual([t["test"] for t in json.loads(sluice(*short).stdout)["tests"]],
+                         ["pp128", "tg8"])
+
+    def test_a_pack_that_cannot_be_locked_runs_with_a_warning(self):
+        def forbid():
+            ctypes.CDLL(None).prctl(24, 14, 0, 0, 0)  # root: without CAP_IPC_LOCK after exec
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, (1 << 16, 1 << 16))
+        arguments = ["run", pack(), "-p", "Name a river.", "-n", 3, "--quiet"]
+        plain = sluice(*arguments)
+        locked = sluice(*arguments, "--lock", preexec_fn=forbid)
+        self.assertRegex(locked.stderr, "^sluice: warning: .*RLIMIT_MEMLOCK .*going on without\n$")
+        self.assertEqual(locked.stdout, plain.stdout)
+        bench = ["bench", pack(), "-p", 2, "-n", 1, "-d", 0, "-r", 1, "--json", "--lock"]
+        self.assertIn("RLIMIT_MEMLOCK", sluice(*bench, preexec_fn=forbid).stderr)
+        result = sluice(*bench)
+        if "warning" not in result.stderr:
+            self.assertGreaterEqual(json.loads(result.stdout)["locked_bytes"],
+                                    pack().stat().st_size)
+
     def test_perplexity_against_float(self):
         text = WORK / "text.txt"
         text.write_text("A river is a natural stream of fresh water that flows on land. " * 8)
@@ -349,6 +429,7 @@ class Running(unittest.TestCase):
         self.assertLess(result["mean_kl"], 0.5)
         self.assertGreater(result["mean_kl"], 0)
         self.assertGreater(result["same_top"], 0.5)
+
     def test_a_message_to_chat_that_does_not_fit_is_refused_and_the_conversation_goes_on(self):
         numbers = " ".join(map(str, range(200)))
         lines = [numbers, "Hello.", numbers, "/show", "Tell me a story.", "/clear", "Hello."]
