@@ -58,6 +58,9 @@ TEST(MappedFile, RefusesAnEmptyFile) {
 }
 
 TEST(LockInMemory, KeepsALittleAndNamesTheLimitThatForbidsMore) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the sanitizer makes mlock do nothing";
+#endif
   const TempDir dir;
   WriteFile(dir / "file", std::string(1 << 20, 'x'));
   const auto file = MappedFile::Open(dir / "file").value();
