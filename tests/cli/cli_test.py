@@ -392,6 +392,29 @@ class Running(unittest.TestCase):
             deep["share_of_read_bandwidth"] * read["median"] /
             (deep["bytes_per_token"] * deep["tokens_per_second"]["median"]), 1, places=6)
 
+    def test_decode_does_not_collapse_beside_another_program_or_with_many_threads(self):
+        cores = len(os.sched_getaffinity(0))
+
+        def rate(threads):
+            result = sluice("bench", pack(), "-p", 0, "-n", 32, "-d", 0, "-r", 3, "--json",
+                            "--threads", threads)
+            return json.loads(result.stdout)["tests"][0]["tokens_per_second"]["median"]
+
+        alone = rate(cores)
+        busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        try:
+            beside = rate(cores)
+        finally:
+            busy.kill()
+            busy.wait()
+        crowded = rate(4 * cores)
+        print(f"decode: {alone:.0f} tok/s alone, {beside:.0f} beside a busy core, "
+              f"{crowded:.0f} with four threads to a core")
+        # In proportion would be at least half; a barrier on which spinning threads wait for one
+        # that does not run costs a time slice each, a hundredth.
+        self.assertGreater(beside, alone / 5)
+        self.assertGreater(crowded, alone / 5)
+
     def test_bench_needs_room_in_the_context(self):
         for arguments, words in ((["-d", "8190"], "tg64 @ d8190: 8254 positions"),
                                  (["--context", 32], "pp128: 128 positions"),
