@@ -331,12 +331,13 @@ void SamplerFlags::Add(CLI::App& command) {
       ->allow_extra_args(false);
 }
 
-base::Result<std::vector<std::vector<int32_t>>> TokenizeFiles(
-    const text::Tokenizer& tokenizer, const std::vector<std::string>& paths) {
+base::Result<std::vector<std::vector<int32_t>>> TokenizeFiles(const text::Tokenizer& tokenizer,
+                                                              const std::vector<std::string>& paths,
+                                                              bool parse_special) {
   std::vector<std::vector<int32_t>> sequences;
   for (const std::string& path : paths) {
     SLUICE_TRY(const std::string text, base::ReadSmallFile(path, uint64_t{1} << 28));
-    sequences.push_back(tokenizer.Encode(text, false));
+    sequences.push_back(tokenizer.Encode(text, parse_special));
   }
   return sequences;
 }

@@ -107,9 +107,11 @@ struct SamplerFlags {
   void Add(CLI::App& command);
 };
 
-// Tokens of whole text files, each from BOS where the model wants one.
-base::Result<std::vector<std::vector<int32_t>>> TokenizeFiles(
-    const text::Tokenizer& tokenizer, const std::vector<std::string>& paths);
+// Tokens of whole text files, without BOS. `parse_special`: the spellings of control tokens mean
+// those tokens.
+base::Result<std::vector<std::vector<int32_t>>> TokenizeFiles(const text::Tokenizer& tokenizer,
+                                                              const std::vector<std::string>& paths,
+                                                              bool parse_special);
 
 std::string Megabytes(uint64_t bytes);
 // Peak resident memory of this process, bytes.

@@ -13,6 +13,8 @@
 #include "program/build_pack.h"
 #include "quant/calibration.h"
 #include "quant/recipe.h"
+#include "text/chat_template.h"
+#include "text/dialogues.h"
 
 namespace sluice::cli {
 namespace {
@@ -29,8 +31,9 @@ struct Flags {
   std::string output;
   std::string recipe{kDefaultRecipe};
   std::vector<std::string> calibrate;
+  bool parse_special = false;
   bool no_calibration = false;
-  uint64_t calibration_tokens = 32768;
+  uint64_t calibration_tokens = 40960;
   uint32_t window = 512;
   uint32_t context = 0;
   unsigned threads = 0;
@@ -58,7 +61,8 @@ base::Result<std::string> RequestOf(const Flags& flags) {
       "recipe {:08x}, context {}, calibration {}", Checksum(recipe, 0), flags.context,
       flags.no_calibration
           ? std::string("none")
-          : fmt::format("{:08x} {} {}", texts, flags.window, flags.calibration_tokens));
+          : fmt::format("{:08x} {} {}{}", texts, flags.window, flags.calibration_tokens,
+                        flags.parse_special ? " special" : ""));
 }
 
 // Whether `output` is a pack made with `request`. An error where it must not be replaced.
@@ -83,6 +87,29 @@ base::Result<bool> IsPacked(const std::string& output, const std::string& source
   return !force && made_with && *made_with != nullptr && **made_with == request;
 }
 
+// The built-in calibration texts. Dialogues ("chat_*.txt") are rendered as the model reads them in
+// a chat, each a sequence of its own; GPTQ without them is at its worst there.
+std::vector<std::vector<int32_t>> TokenizeOwnTexts(const text::Tokenizer& tokenizer,
+                                                   const model::Metadata& metadata) {
+  std::vector<std::vector<int32_t>> sequences;
+  const auto chat = text::ChatTemplate::FromMetadata(metadata);
+  for (const auto& file : quant::CalibrationTexts()) {
+    if (!chat || !file.name.starts_with("chat_")) {
+      sequences.push_back(tokenizer.Encode(file.text, false));
+      continue;
+    }
+    for (const auto& dialogue : text::ParseDialogues(file.text)) {
+      const auto segments = chat->Render(dialogue, false);
+      if (!segments) continue;
+      std::vector<int32_t> tokens = text::EncodeChat(tokenizer, *segments);
+      // CutWindows puts it before every window.
+      if (tokenizer.add_bos() && tokens.front() == tokenizer.bos()) tokens.erase(tokens.begin());
+      sequences.push_back(std::move(tokens));
+    }
+  }
+  return sequences;
+}
+
 base::Result<std::vector<std::vector<int32_t>>> CalibrationWindows(const model::Model& model,
                                                                    const Flags& flags) {
   std::vector<std::vector<int32_t>> windows;
@@ -92,11 +119,9 @@ base::Result<std::vector<std::vector<int32_t>>> CalibrationWindows(const model::
   if (flags.no_calibration) return windows;
   std::vector<std::vector<int32_t>> sequences;
   if (flags.calibrate.empty()) {
-    for (const auto& file : quant::CalibrationTexts()) {
-      sequences.push_back(tokenizer->Encode(file.text, true));
-    }
+    sequences = TokenizeOwnTexts(*tokenizer, model.metadata);
   } else {
-    SLUICE_TRY(sequences, TokenizeFiles(*tokenizer, flags.calibrate));
+    SLUICE_TRY(sequences, TokenizeFiles(*tokenizer, flags.calibrate, flags.parse_special));
   }
   windows = quant::CutWindows(sequences, flags.window, flags.calibration_tokens,
                               tokenizer->add_bos() ? tokenizer->bos() : -1);
@@ -196,6 +221,10 @@ void AddPack(CLI::App& app, ExitCode& exit) {
       command->add_option("--calibrate", flags->calibrate,
                           "Text to calibrate on instead of the built-in one (repeatable)");
   calibrate->allow_extra_args(false);
+  command
+      ->add_flag("--parse-special", flags->parse_special,
+                 "Spellings of control tokens in that text mean those tokens")
+      ->needs(calibrate);
   command->add_flag("--no-calibration", flags->no_calibration, "Fast, and less accurate")
       ->excludes(calibrate);
   command->add_option("--calibration-tokens", flags->calibration_tokens, "At most so many")

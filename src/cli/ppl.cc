@@ -21,12 +21,13 @@ struct Flags {
   std::string source;
   uint32_t window = 512;
   uint64_t tokens = 0;
+  bool parse_special = false;
   bool json = false;
 };
 
 base::Status Ppl(const Flags& flags) {
   SLUICE_TRY(const auto engine, flags.engine.Open());
-  SLUICE_TRY(auto sequences, TokenizeFiles(engine->tokenizer, flags.files));
+  SLUICE_TRY(auto sequences, TokenizeFiles(engine->tokenizer, flags.files, flags.parse_special));
   const uint32_t window = std::min(flags.window, engine->executor->context());
   const auto windows =
       quant::CutWindows(sequences, window, flags.tokens == 0 ? UINT64_MAX : flags.tokens,
@@ -92,6 +93,8 @@ void AddPpl(CLI::App& app, ExitCode& exit) {
       ->capture_default_str();
   command->add_option("--tokens", flags->tokens, "At most so many tokens; 0: all")
       ->transform(WholeNumber(0, UINT64_MAX));
+  command->add_flag("--parse-special", flags->parse_special,
+                    "Spellings of control tokens in the files mean those tokens");
   command->add_flag("--json", flags->json, "The result as JSON");
   command->callback([flags, &exit] {
     if (const auto status = Ppl(*flags); !status) exit = Report(status.error());

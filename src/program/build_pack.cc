@@ -155,8 +155,7 @@ base::Status Builder::Check() const {
                       fmt::format("less than {}", 1.0 / h_.head_dim));
   }
   for (uint32_t layer = 0; layer < h_.n_layers; ++layer) {
-    if (recipe_.FormatOf(Role::kGate, layer, h_.tied) !=
-        recipe_.FormatOf(Role::kUp, layer, h_.tied)) {
+    if (recipe_.FormatOf(Role::kGate, layer, h_) != recipe_.FormatOf(Role::kUp, layer, h_)) {
       return base::Fail(fmt::format("recipe {}: layer {}", recipe_.name, layer),
                         "gate and up of different formats", "one, as they share tiles");
     }
@@ -166,7 +165,7 @@ base::Status Builder::Check() const {
 
 void Builder::AddMatrix(Role role, uint32_t layer, std::string tensor, uint64_t rows, uint64_t cols,
                         bool split_planes, bool has_bias) {
-  const quant::MatrixFormat format = recipe_.FormatOf(role, layer, h_.tied);
+  const quant::MatrixFormat format = recipe_.FormatOf(role, layer, h_);
   const Layout layout =
       pack::MakeLayout(rows, cols, format.group, format.bits / 4, split_planes, has_bias);
   sizes_.push_back({tensor, layout.bytes});

@@ -203,8 +203,8 @@ Status Run::Matrix(Role role, uint32_t layer, std::vector<float> w, const Input&
     }
   });
   QuantizedMatrix matrix =
-      Round(w, static_cast<uint32_t>(rows),
-            options_.recipe.FormatOf(role, layer, model_.hyper.tied), &input, errors);
+      Round(w, static_cast<uint32_t>(rows), options_.recipe.FormatOf(role, layer, model_.hyper),
+            &input, errors);
   return HandOn(role, layer, std::move(matrix), errors, row_scales);
 }
 
@@ -212,7 +212,7 @@ Status Run::Matrix(Role role, uint32_t layer, std::vector<float> w, const Input&
 Status Run::Table(Role role, const Input* input) {
   const model::FloatTensor& tensor = model_.Get(role);
   const uint64_t cols = tensor.cols();
-  const MatrixFormat format = options_.recipe.FormatOf(role, 0, model_.hyper.tied);
+  const MatrixFormat format = options_.recipe.FormatOf(role, 0, model_.hyper);
   Errors errors;
   std::optional<QuantizedMatrix> matrix;
   for (uint64_t first = 0; first < tensor.rows(); first += kTableRows) {
@@ -250,9 +250,8 @@ Status Run::Layer(uint32_t layer) {
          {Role::kQ, Role::kK, Role::kV, Role::kO, Role::kGate, Role::kUp, Role::kDown}) {
       const auto rows = static_cast<uint32_t>(model::ExpectedShape(model_.hyper, role).first);
       Errors errors;
-      QuantizedMatrix matrix =
-          Round(w.Of(role), rows, options_.recipe.FormatOf(role, layer, model_.hyper.tied), nullptr,
-                errors);
+      QuantizedMatrix matrix = Round(
+          w.Of(role), rows, options_.recipe.FormatOf(role, layer, model_.hyper), nullptr, errors);
       SLUICE_TRY_VOID(HandOn(role, layer, std::move(matrix), errors, {}));
     }
     return {};
@@ -323,8 +322,7 @@ Result<QuantizeOutcome> Run::Go() {
     SLUICE_TRY(stream_, model::FloatStream::Create(model_, options_.calibration, pool_));
   }
   // 8 bits need no help.
-  const bool measure_head =
-      calibrate && options_.recipe.FormatOf(Role::kHead, 0, hyper.tied).bits == 4;
+  const bool measure_head = calibrate && options_.recipe.FormatOf(Role::kHead, 0, hyper).bits == 4;
   total_ = (hyper.tied ? 1 : 2) + uint64_t{hyper.n_layers} * (measure_head ? 8 : 7);
   if (options_.progress) options_.progress("start", 0, total_);
 

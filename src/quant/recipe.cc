@@ -105,10 +105,14 @@ Status ParseLayers(const std::string& object, const Json& json, Recipe& recipe) 
     return Fail(object + ": layers", layers.dump(), "a list of layer numbers");
   }
   for (const Json& layer : layers) {
-    if (!layer.is_number_unsigned() || layer.get<uint64_t>() > 1023) {
-      return Fail(object + ": layers", layer.dump(), "layer numbers, 0 to 1023");
+    const bool known = layer.is_number_unsigned()
+                           ? layer.get<uint64_t>() <= 1023
+                           : layer.is_number_integer() && layer.get<int64_t>() >= -1024;
+    if (!known) {
+      return Fail(object + ": layers", layer.dump(),
+                  "layer numbers, 0 to 1023, or -1 to -1024 from the last on");
     }
-    if (!recipe.layers.emplace(std::pair{role, layer.get<uint32_t>()}, format).second) {
+    if (!recipe.layers.emplace(std::pair{role, layer.get<int32_t>()}, format).second) {
       return Fail(object, fmt::format("{} of layer {} named twice", role_name, layer.dump()));
     }
   }
@@ -121,13 +125,16 @@ bool IsRecipePath(const std::string& name_or_path) {
 
 }  // namespace
 
-MatrixFormat Recipe::FormatOf(Role role, uint32_t layer, bool tied_table) const {
+MatrixFormat Recipe::FormatOf(Role role, uint32_t layer, const model::Hyper& hyper) const {
   SLUICE_CHECK(std::ranges::find(kMatrixRoles, role) != kMatrixRoles.end());
-  if (tied_table && !IsLayerRole(role)) {
+  if (hyper.tied && !IsLayerRole(role)) {
     if (tied) return *tied;
     role = Role::kHead;
   }
-  if (const auto it = layers.find({role, layer}); it != layers.end()) return it->second;
+  const auto from_start = static_cast<int32_t>(layer);
+  for (const int32_t place : {from_start, from_start - static_cast<int32_t>(hyper.n_layers)}) {
+    if (const auto it = layers.find({role, place}); it != layers.end()) return it->second;
+  }
   if (const auto it = roles.find(role); it != roles.end()) return it->second;
   return default_format;
 }
@@ -182,7 +189,9 @@ Result<Recipe> ParseRecipe(std::string_view text, std::string object) {
   }
   if (recipe.screen_head) {
     for (const bool tied : {false, true}) {
-      if (recipe.FormatOf(Role::kHead, 0, tied).bits != 8) {
+      model::Hyper hyper;
+      hyper.tied = tied;
+      if (recipe.FormatOf(Role::kHead, 0, hyper).bits != 8) {
         return Fail(object + ": screen_head",
                     tied ? "true with a tied table of 4 bits" : "true with a head of 4 bits",
                     "8 bits, whose high plane is the screen");
@@ -211,11 +220,12 @@ Result<std::string> RecipeText(const std::string& name_or_path) {
 }
 
 Status CheckRecipe(const Recipe& recipe, const model::Hyper& hyper) {
+  const auto n_layers = static_cast<int32_t>(hyper.n_layers);
   for (const auto& [place, format] : recipe.layers) {
-    if (place.second >= hyper.n_layers) {
-      return Fail("recipe " + recipe.name,
-                  fmt::format("{} of layer {}", RoleName(place.first), place.second),
-                  fmt::format("layers 0 to {}", hyper.n_layers - 1));
+    const auto [role, layer] = place;
+    if (layer >= n_layers || layer < -n_layers) {
+      return Fail("recipe " + recipe.name, fmt::format("{} of layer {}", RoleName(role), layer),
+                  fmt::format("layers {} to {}", -n_layers, n_layers - 1));
     }
   }
   return {};

@@ -22,7 +22,7 @@ namespace sluice::quant {
 //     "group": 64,                                   32 or 64, for the whole pack
 //     "default": {"bits": 4, "codebook": "sluice16"},
 //     "roles": {"k": {"bits": 8}, "head": {"bits": 8}},
-//     "layers": [{"role": "down", "layers": [11, 29], "bits": 8}],
+//     "layers": [{"role": "down", "layers": [0, -1], "bits": 8}],    -1 is the last layer
 //     "tied": {"bits": 8},                           a table that is embedding and head at once
 //     "screen_head": true
 //   }
@@ -36,13 +36,13 @@ struct Recipe {
   uint8_t group = 64;
   MatrixFormat default_format;
   std::map<model::Role, MatrixFormat> roles;
-  std::map<std::pair<model::Role, uint32_t>, MatrixFormat> layers;
+  std::map<std::pair<model::Role, int32_t>, MatrixFormat> layers;  // < 0: -1 is the last
   std::optional<MatrixFormat> tied;
   bool screen_head = false;
 
-  // The format of a matrix; `tied` says that the embedding is the head as well. Roles that are not
+  // The format of a matrix of a model. Roles that are not
   // matrices have none and abort.
-  MatrixFormat FormatOf(model::Role role, uint32_t layer, bool tied) const;
+  MatrixFormat FormatOf(model::Role role, uint32_t layer, const model::Hyper& hyper) const;
 };
 
 // `object` names the text in errors. Errors: not JSON, unknown or missing keys, wrong types and

@@ -14,9 +14,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     SLUICE_CHECK(!recipe.error().object.empty() && !recipe.error().got.empty());
     return 0;
   }
+  model::Hyper hyper;
+  hyper.n_layers = 30;
   for (const bool tied : {false, true}) {
+    hyper.tied = tied;
     for (const auto role : {model::Role::kEmbedding, model::Role::kHead, model::Role::kDown}) {
-      const quant::MatrixFormat format = recipe->FormatOf(role, 3, tied);
+      const quant::MatrixFormat format = recipe->FormatOf(role, 3, hyper);
       SLUICE_CHECK(format.bits == 4 || format.bits == 8);
       SLUICE_CHECK(format.group == 32 || format.group == 64);
     }

@@ -70,7 +70,7 @@ TEST(Quantize, HandsOnTheMatricesInStreamOrder) {
         EXPECT_EQ(std::pair(role, layer), expected[i]);
         EXPECT_EQ(outcome->tensors[i].role, role);
         EXPECT_EQ(outcome->tensors[i].layer, layer);
-        EXPECT_EQ(matrix.format, options.recipe.FormatOf(role, layer, tied));
+        EXPECT_EQ(matrix.format, options.recipe.FormatOf(role, layer, hyper));
         EXPECT_EQ(std::pair(uint64_t{matrix.rows}, uint64_t{matrix.cols}),
                   model::ExpectedShape(hyper, role));
         EXPECT_LT(outcome->tensors[i].weight_error, matrix.format.bits == 8 ? 0.001 : 0.05);

@@ -12,27 +12,38 @@ namespace {
 using model::Role;
 using ::testing::HasSubstr;
 
+// Of 30 layers.
+model::Hyper Shape(bool tied) {
+  model::Hyper hyper;
+  hyper.n_layers = 30;
+  hyper.tied = tied;
+  return hyper;
+}
+
 TEST(Recipe, BuiltInRecipesAreWhatTheirNamesSay) {
   const auto balanced = LoadRecipe("balanced");
   ASSERT_TRUE(balanced.has_value()) << balanced.error().ToString();
   EXPECT_EQ(balanced->group, 64);
   EXPECT_TRUE(balanced->screen_head);
-  EXPECT_EQ(balanced->FormatOf(Role::kDown, 3, true), (MatrixFormat{4, 64, Codebook::kSluice16}));
-  EXPECT_EQ(balanced->FormatOf(Role::kK, 3, true), (MatrixFormat{8, 64, Codebook::kLinear}));
-  EXPECT_EQ(balanced->FormatOf(Role::kEmbedding, 0, true).bits, 8);
-  EXPECT_EQ(balanced->FormatOf(Role::kHead, 0, false).bits, 8);
+  EXPECT_EQ(balanced->FormatOf(Role::kDown, 3, Shape(true)),
+            (MatrixFormat{4, 64, Codebook::kSluice16}));
+  EXPECT_EQ(balanced->FormatOf(Role::kDown, 0, Shape(true)).bits, 8);
+  EXPECT_EQ(balanced->FormatOf(Role::kDown, 29, Shape(true)).bits, 8);
+  EXPECT_EQ(balanced->FormatOf(Role::kK, 3, Shape(true)), (MatrixFormat{8, 64, Codebook::kLinear}));
+  EXPECT_EQ(balanced->FormatOf(Role::kEmbedding, 0, Shape(true)).bits, 8);
+  EXPECT_EQ(balanced->FormatOf(Role::kHead, 0, Shape(false)).bits, 8);
 
   const auto fine = LoadRecipe("fine");
   ASSERT_TRUE(fine.has_value());
-  EXPECT_EQ(fine->FormatOf(Role::kUp, 0, false).group, 32);
+  EXPECT_EQ(fine->FormatOf(Role::kUp, 0, Shape(false)).group, 32);
 
   const auto compact = LoadRecipe("compact");
   ASSERT_TRUE(compact.has_value());
   EXPECT_FALSE(compact->screen_head);
-  EXPECT_EQ(compact->FormatOf(Role::kEmbedding, 0, true).bits, 4);
-  EXPECT_EQ(compact->FormatOf(Role::kEmbedding, 0, false).bits, 4);
-  EXPECT_EQ(compact->FormatOf(Role::kHead, 0, false).bits, 4);
-  EXPECT_EQ(compact->FormatOf(Role::kV, 0, false).bits, 8);
+  EXPECT_EQ(compact->FormatOf(Role::kEmbedding, 0, Shape(true)).bits, 4);
+  EXPECT_EQ(compact->FormatOf(Role::kEmbedding, 0, Shape(false)).bits, 4);
+  EXPECT_EQ(compact->FormatOf(Role::kHead, 0, Shape(false)).bits, 4);
+  EXPECT_EQ(compact->FormatOf(Role::kV, 0, Shape(false)).bits, 8);
 }
 
 TEST(Recipe, LayersOverrideRolesAndRolesTheDefault) {
@@ -43,11 +54,11 @@ TEST(Recipe, LayersOverrideRolesAndRolesTheDefault) {
       "tied": {"bits": 4}})",
                                   "test");
   ASSERT_TRUE(recipe.has_value()) << recipe.error().ToString();
-  EXPECT_EQ(recipe->FormatOf(Role::kUp, 1, true).codebook, Codebook::kLinear);
-  EXPECT_EQ(recipe->FormatOf(Role::kDown, 0, true).codebook, Codebook::kSluice16);
-  EXPECT_EQ(recipe->FormatOf(Role::kDown, 7, true).bits, 8);
-  EXPECT_EQ(recipe->FormatOf(Role::kHead, 0, false).bits, 8);
-  EXPECT_EQ(recipe->FormatOf(Role::kEmbedding, 0, true).bits, 4);
+  EXPECT_EQ(recipe->FormatOf(Role::kUp, 1, Shape(true)).codebook, Codebook::kLinear);
+  EXPECT_EQ(recipe->FormatOf(Role::kDown, 0, Shape(true)).codebook, Codebook::kSluice16);
+  EXPECT_EQ(recipe->FormatOf(Role::kDown, 7, Shape(true)).bits, 8);
+  EXPECT_EQ(recipe->FormatOf(Role::kHead, 0, Shape(false)).bits, 8);
+  EXPECT_EQ(recipe->FormatOf(Role::kEmbedding, 0, Shape(true)).bits, 4);
 }
 
 TEST(Recipe, WithoutTiedTheTableHasTheFormatOfTheHead) {
@@ -56,8 +67,31 @@ TEST(Recipe, WithoutTiedTheTableHasTheFormatOfTheHead) {
           "roles": {"head": {"bits": 8}}, "screen_head": true})",
       "test");
   ASSERT_TRUE(recipe.has_value());
-  EXPECT_EQ(recipe->FormatOf(Role::kEmbedding, 0, true).bits, 8);
-  EXPECT_EQ(recipe->FormatOf(Role::kEmbedding, 0, false).bits, 4);
+  EXPECT_EQ(recipe->FormatOf(Role::kEmbedding, 0, Shape(true)).bits, 8);
+  EXPECT_EQ(recipe->FormatOf(Role::kEmbedding, 0, Shape(false)).bits, 4);
+}
+
+TEST(Recipe, CountsNegativeLayersFromTheLastOn) {
+  const auto recipe = ParseRecipe(R"({"name": "x", "group": 64, "default": {"bits": 4},
+      "layers": [{"role": "up", "layers": [-1, -30], "bits": 8}]})",
+                                  "test");
+  ASSERT_TRUE(recipe.has_value());
+  for (const auto& [layer, bits] : {std::pair(0, 8), {1, 4}, {28, 4}, {29, 8}}) {
+    EXPECT_EQ(recipe->FormatOf(Role::kUp, static_cast<uint32_t>(layer), Shape(true)).bits, bits);
+  }
+  EXPECT_TRUE(CheckRecipe(*recipe, Shape(true)).has_value());
+  model::Hyper hyper = Shape(true);
+  hyper.n_layers = 29;
+  EXPECT_THAT(CheckRecipe(*recipe, hyper).error().ToString(), HasSubstr("up of layer -30"));
+}
+
+// Where the first layer is the last as well.
+TEST(Recipe, TheBuiltInOnesFitAModelOfOneLayer) {
+  for (const char* name : {"balanced", "fine", "compact"}) {
+    model::Hyper hyper = Shape(true);
+    hyper.n_layers = 1;
+    EXPECT_TRUE(CheckRecipe(*LoadRecipe(name), hyper).has_value()) << name;
+  }
 }
 
 TEST(Recipe, RefusesALayerThatTheModelLacks) {
@@ -136,7 +170,9 @@ INSTANTIATE_TEST_SUITE_P(
                   "no key \"layers\""},
         BadRecipe{"{" SLUICE_BASE R"(, "layers": [{"role": "head", "layers": [0], "bits": 8}]})",
                   "a role of a layer"},
-        BadRecipe{"{" SLUICE_BASE R"(, "layers": [{"role": "q", "layers": [-1], "bits": 8}]})",
+        BadRecipe{"{" SLUICE_BASE R"(, "layers": [{"role": "q", "layers": [-1025], "bits": 8}]})",
+                  "layer numbers"},
+        BadRecipe{"{" SLUICE_BASE R"(, "layers": [{"role": "q", "layers": [0.5], "bits": 8}]})",
                   "layer numbers"},
         BadRecipe{"{" SLUICE_BASE R"(, "layers": [{"role": "q", "layers": [2, 2], "bits": 8}]})",
                   "q of layer 2 named twice"},
