@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -118,8 +117,7 @@ base::Status RunBench(const Flags& flags) {
                                                   : base::AvailableCores();
   std::string kernels;
   if (options.executor == "cpu") {
-    const char* forced = std::getenv("SLUICE_ISA");
-    SLUICE_TRY(const auto* chosen, exec::cpu::ChooseKernels(forced ? forced : ""));
+    SLUICE_TRY(const auto* chosen, exec::cpu::KernelsOfEnvironment());
     kernels = chosen->name;
   }
   const uint64_t cache = base::LastLevelCacheBytes();

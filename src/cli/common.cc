@@ -336,7 +336,7 @@ base::Result<std::vector<std::vector<int32_t>>> TokenizeFiles(const text::Tokeni
                                                               bool parse_special) {
   std::vector<std::vector<int32_t>> sequences;
   for (const std::string& path : paths) {
-    SLUICE_TRY(const std::string text, base::ReadSmallFile(path, uint64_t{1} << 28));
+    SLUICE_TRY(const std::string text, base::ReadSmallFile(path, kLargestText));
     sequences.push_back(tokenizer.Encode(text, parse_special));
   }
   return sequences;

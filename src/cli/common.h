@@ -107,6 +107,8 @@ struct SamplerFlags {
   void Add(CLI::App& command);
 };
 
+constexpr uint64_t kLargestText = uint64_t{1} << 28;  // bytes of a text file
+
 // Tokens of whole text files, without BOS. `parse_special`: the spellings of control tokens mean
 // those tokens.
 base::Result<std::vector<std::vector<int32_t>>> TokenizeFiles(const text::Tokenizer& tokenizer,

@@ -3,7 +3,6 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -46,8 +45,7 @@ void CheckMachine(std::vector<Finding>& findings) {
        fmt::format("{}, {}, Linux {}", base::CpuModel(), system.machine, system.release), ""});
   findings.push_back(
       {Kind::kGood, "cores", fmt::format("{} for this process", base::AvailableCores()), ""});
-  const char* forced = std::getenv("SLUICE_ISA");
-  const auto kernels = exec::cpu::ChooseKernels(forced ? forced : "");
+  const auto kernels = exec::cpu::KernelsOfEnvironment();
   if (!kernels) {
     findings.push_back({Kind::kBad, "kernels", kernels.error().ToString(), "unset SLUICE_ISA"});
   } else {

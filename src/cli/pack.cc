@@ -20,7 +20,6 @@ namespace sluice::cli {
 namespace {
 
 constexpr std::string_view kRequestKey = "sluice.request";
-constexpr uint64_t kLargestText = uint64_t{1} << 28;
 
 uint32_t Checksum(std::string_view text, uint32_t previous) {
   return base::Crc32c({reinterpret_cast<const uint8_t*>(text.data()), text.size()}, previous);

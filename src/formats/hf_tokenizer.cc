@@ -1,5 +1,4 @@
 #include "formats/hf_tokenizer.h"
-#include "model/token_type.h"
 
 #include <fmt/format.h>
 
@@ -8,6 +7,8 @@
 #include <span>
 #include <unordered_map>
 #include <utility>
+
+#include "model/token_type.h"
 
 namespace sluice::formats {
 namespace {

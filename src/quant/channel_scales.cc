@@ -6,8 +6,7 @@
 namespace sluice::quant {
 namespace {
 
-// 0.25 and 0.5 lower the mean KL divergence of SmolLM2-135M alike, 0.25 on more texts
-// (docs/quality.md).
+// On SmolLM2-135M 0.25 lowered the mean KL divergence on more texts than 0.5 did.
 constexpr float kPower = 0.25f;
 // How far a channel may stand from the median, before the power.
 constexpr float kMostApart = 16;

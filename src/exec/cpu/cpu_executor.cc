@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <optional>
@@ -753,8 +752,7 @@ class CpuExecutor : public Executor {
 base::Result<std::unique_ptr<Executor>> MakeCpuExecutor(std::span<const uint8_t> pack,
                                                         const program::Program& program,
                                                         const CpuOptions& options) {
-  const char* isa = std::getenv("SLUICE_ISA");
-  SLUICE_TRY(const Kernels* kernels, cpu::ChooseKernels(isa == nullptr ? "" : isa));
+  SLUICE_TRY(const Kernels* kernels, cpu::KernelsOfEnvironment());
   if (reinterpret_cast<uintptr_t>(pack.data()) % 64 != 0) {
     return base::Fail("executor cpu", "a pack at an odd address", "one aligned to 64 bytes");
   }

@@ -1,5 +1,7 @@
 #include "exec/cpu/kernels.h"
 
+#include <cstdlib>
+
 #include <algorithm>
 #include <string>
 
@@ -36,6 +38,11 @@ base::Result<const Kernels*> ChooseKernels(std::string_view forced) {
     names += (names.empty() ? "" : ", ") + std::string(kernels->name);
   }
   return base::Fail("SLUICE_ISA", base::Printable(forced), "what this processor has: " + names);
+}
+
+base::Result<const Kernels*> KernelsOfEnvironment() {
+  const char* forced = std::getenv("SLUICE_ISA");
+  return ChooseKernels(forced == nullptr ? "" : forced);
 }
 
 }  // namespace sluice::exec::cpu

@@ -141,5 +141,7 @@ std::vector<const Kernels*> SupportedKernels();
 // The fastest that this processor has, or the one that `forced` names; empty for no preference.
 // Error: not one of SupportedKernels().
 base::Result<const Kernels*> ChooseKernels(std::string_view forced);
+// The same with what the environment's SLUICE_ISA forces.
+base::Result<const Kernels*> KernelsOfEnvironment();
 
 }  // namespace sluice::exec::cpu
