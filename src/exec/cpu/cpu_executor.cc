@@ -142,7 +142,7 @@ class CpuExecutor : public Executor {
     std::vector<int16_t> scaled;    // [widest]
     std::vector<int8_t> q;          // [widest]
     std::vector<int32_t> exponent;  // [widest / 32]
-    std::vector<int16_t> scores;    // [kMaxQueries][positions]
+    std::vector<int16_t> scores;    // [kernels' queries][positions]
     std::vector<Best> best;         // [wanted tokens]
   };
 
@@ -201,7 +201,7 @@ class CpuExecutor : public Executor {
       }
     }
     for (Scratch& scratch : scratch_) {
-      Reserve(scratch.scores, uint64_t{cpu::kMaxQueries} * positions);
+      Reserve(scratch.scores, uint64_t{kernels_.queries} * positions);
       if (block.use_logits) continue;
       Reserve(scratch.best, n_wanted_);
       for (uint32_t t = 0; t < n_wanted_; ++t) scratch.best[t].Reset(s.candidates);
@@ -496,7 +496,7 @@ class CpuExecutor : public Executor {
     const uint32_t run = ratio == 1 ? queries : ratio;
     // In decoding, no more at once than leaves every thread some.
     const uint32_t fair = std::max(1u, n_tokens_ * i.heads / pool_.size());
-    const uint32_t most = std::min(cpu::kMaxQueries, fair);
+    const uint32_t most = std::min(kernels_.queries, fair);
     const uint32_t parts = (run + most - 1) / most;  // of a run
     const uint32_t per_kv_head = queries / run * parts;
     Share(worker, uint64_t{per_kv_head} * sizes().n_kv_heads, [&](uint64_t at) {

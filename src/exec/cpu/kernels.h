@@ -49,7 +49,7 @@ struct Tables {
 Tables MakeTables();
 
 // Attention of a few query heads over the keys of one KV head.
-constexpr uint32_t kMaxQueries = 4;
+constexpr uint32_t kMaxQueries = 8;
 constexpr uint32_t kKeyBlock = 16;  // positions that lie side by side in the K cache
 
 struct ScoreJob {
@@ -58,7 +58,7 @@ struct ScoreJob {
   const int8_t* exponent = nullptr;  // [blocks][16]
   uint32_t blocks = 0;
   uint32_t head_dim = 0;
-  uint32_t n = 0;                               // queries, 1 .. kMaxQueries
+  uint32_t n = 0;                               // queries, 1 .. Kernels::queries
   std::array<const int16_t*, kMaxQueries> q{};  // [head_dim] each
   std::array<int, kMaxQueries> q_exponent{};
   int fraction = 0;           // of the scores
@@ -83,7 +83,7 @@ struct MixJob {
   const int8_t* v = nullptr;  // [pairs][head_dim][2]: positions 2 i and 2 i + 1
   uint32_t pairs = 0;
   uint32_t head_dim = 0;
-  uint32_t n = 0;                    // queries, 1 .. kMaxQueries
+  uint32_t n = 0;                    // queries, 1 .. Kernels::queries
   const int16_t* weights = nullptr;  // [n][stride], 2 * pairs each, 0..32767
   uint32_t stride = 0;
   int64_t* mixed = nullptr;  // [n][head_dim], added to
@@ -103,6 +103,7 @@ struct NormJob {
 
 struct Kernels {
   std::string_view name;
+  uint32_t queries = 0;  // that `scores` and `mix` take at once, 1 .. kMaxQueries
 
   // acc[token][row] of one tile over one panel: the accumulators before the rows' scales,
   // int32 and wrapping.

@@ -249,8 +249,7 @@ SLUICE_AVX2 void ScoresOf(const ScoreJob& job) {
 
 void Scores(const ScoreJob& job) {
   using Function = void (*)(const ScoreJob&);
-  static constexpr Function kByCount[kMaxQueries] = {ScoresOf<1>, ScoresOf<2>, ScoresOf<3>,
-                                                     ScoresOf<4>};
+  static constexpr Function kByCount[] = {ScoresOf<1>, ScoresOf<2>, ScoresOf<3>, ScoresOf<4>};
   kByCount[job.n - 1](job);
 }
 
@@ -305,6 +304,7 @@ SLUICE_AVX2 int Quantize16(const int32_t* v, uint32_t n, int16_t* q) {
 
 constexpr Kernels kKernels = {
     .name = "avx2",
+    .queries = 4,
     .dot = {Dot<MatrixKind::kCodebook>, Dot<MatrixKind::kLinear>, Dot<MatrixKind::kTwoPlanes>,
             Dot<MatrixKind::kHighPlane>},
     .scale_rows = ScaleRows,

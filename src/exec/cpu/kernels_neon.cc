@@ -411,8 +411,7 @@ SLUICE_NEON void ScoresOf(const ScoreJob& job) {
 
 void Scores(const ScoreJob& job) {
   using Function = void (*)(const ScoreJob&);
-  static constexpr Function kByCount[kMaxQueries] = {ScoresOf<1>, ScoresOf<2>, ScoresOf<3>,
-                                                     ScoresOf<4>};
+  static constexpr Function kByCount[] = {ScoresOf<1>, ScoresOf<2>, ScoresOf<3>, ScoresOf<4>};
   kByCount[job.n - 1](job);
 }
 
@@ -545,6 +544,7 @@ using Dots = std::array<Kernels::Dot, kMatrixKinds>;
 constexpr Kernels MakeKernels(std::string_view name, const Dots& dot) {
   return {
       .name = name,
+      .queries = 4,
       .dot = dot,
       .scale_rows = ScaleRows,
       .add_rows = AddRows,

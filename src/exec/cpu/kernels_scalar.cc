@@ -128,6 +128,7 @@ int Quantize16(const int32_t* v, uint32_t n, int16_t* q) { return loops::Quantiz
 const Kernels& ScalarKernels() {
   static constexpr Kernels kKernels = {
       .name = "scalar",
+      .queries = kMaxQueries,
       .dot = {Dot<MatrixKind::kCodebook>, Dot<MatrixKind::kLinear>, Dot<MatrixKind::kTwoPlanes>,
               Dot<MatrixKind::kHighPlane>},
       .scale_rows = ScaleRows,
