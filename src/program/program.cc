@@ -350,15 +350,15 @@ base::Result<Program> Program::Parse(std::span<const uint8_t> bytes, std::span<c
                         fmt::format("opcode {}", static_cast<int>(instruction.op)),
                         "the model's sizes first, and once");
     }
+    program.stored_.push_back(instruction);
     if (instruction.op == Op::kEnd) {
       ended = true;
       break;
     }
     SLUICE_TRY_VOID(checker.Check(instruction, index, program.sizes_));
-    if (index > 0) program.instructions_.push_back(instruction);
   }
   if (!ended) return base::Fail(object, "a program without end");
-  const auto& all = program.instructions_;
+  const auto all = program.instructions();
   size_t heads = 0, attends = 0;
   for (const Instruction& i : all) {
     heads += i.op == Op::kMatvec && i.epilogue == Epilogue::kCandidates;
@@ -391,13 +391,13 @@ uint64_t StreamedBytes(const Instruction& i) {
 
 uint64_t Program::BytesPerToken() const {
   uint64_t bytes = 0;
-  for (const Instruction& i : instructions_) bytes += StreamedBytes(i);
+  for (const Instruction& i : instructions()) bytes += StreamedBytes(i);
   return bytes;
 }
 
 uint64_t Program::KvBytesPerPosition() const {
   uint64_t bytes = 0;
-  for (const Instruction& i : instructions_) {
+  for (const Instruction& i : instructions()) {
     if (i.op != Op::kAttend) continue;
     const uint64_t wide = static_cast<uint64_t>(std::popcount(i.imm));
     bytes += sizes_.n_kv_heads * (2 * sizes_.head_dim + 2ull) + wide * sizes_.head_dim;

@@ -41,9 +41,13 @@ class Program {
 
   const Sizes& sizes() const { return sizes_; }
   // Without the kModel instruction in front and the kEnd behind.
-  std::span<const Instruction> instructions() const { return instructions_; }
+  std::span<const Instruction> instructions() const {
+    return std::span(stored_).subspan(1, stored_.size() - 2);
+  }
+  // With both: what a machine that fetches the Program itself reads.
+  std::span<const Instruction> stored() const { return stored_; }
   // The instruction that ends in candidates, always the last.
-  const Instruction& head() const { return instructions_.back(); }
+  const Instruction& head() const { return instructions().back(); }
 
   // Bytes of weights, headers and tables that one token reads, without KV.
   uint64_t BytesPerToken() const;
@@ -52,7 +56,7 @@ class Program {
 
  private:
   Sizes sizes_;
-  std::vector<Instruction> instructions_;
+  std::vector<Instruction> stored_;
 };
 
 // One line per instruction.

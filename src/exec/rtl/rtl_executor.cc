@@ -1,0 +1,374 @@
+#include "exec/rtl/rtl_executor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "exec/rtl/fabric.h"
+#include "exec/rtl/ideal_memory.h"
+#include "fixed/rounding.h"
+#include "pack/layout.h"
+
+namespace sluice::exec {
+namespace {
+
+using program::Epilogue;
+using program::Instruction;
+using program::Op;
+using program::Sizes;
+using rtl::Fabric;
+using rtl::Probe;
+
+// Where things lie in the simulated memory; a page apart from each other.
+constexpr uint32_t kPackBase = 0x0010'0000;
+constexpr uint64_t kPage = 4096;
+constexpr uint32_t kPositionStep = 64;  // the cache's parts start at whole lines
+// What a run leaves of each token, put together from what was seen on its way.
+struct Token {
+  std::vector<int32_t> residual;
+  std::vector<int8_t> x[2];
+  std::vector<int32_t> exponents[2];
+  std::vector<std::vector<int32_t>> heads;  // of the last q, K or V
+  std::vector<int32_t> head_exponents;
+};
+
+class RtlExecutor : public Executor {
+ public:
+  RtlExecutor(std::span<const uint8_t> pack, const program::Program& program,
+              std::unique_ptr<Fabric> fabric, uint32_t context, const RtlOptions& options)
+      : pack_(pack),
+        program_(program),
+        fabric_(std::move(fabric)),
+        context_(context),
+        memory_(options.read_latency, options.stall, options.seed),
+        watchdog_(options.watchdog),
+        tokens_(fabric_->limits().tokens) {
+    const Sizes& s = sizes();
+    positions_ = static_cast<uint32_t>(pack::RoundUp(context, uint64_t{kPositionStep}));
+    uint64_t wide = 0;
+    for (const Instruction& i : program.instructions()) {
+      if (i.op != Op::kMatvec || i.epilogue != Epilogue::kKey) continue;
+      for (uint32_t h = 0; h < s.n_kv_heads; ++h) wide += (i.imm >> h) & 1;
+    }
+    const uint64_t plane = uint64_t{positions_} * s.head_dim;
+    kv_.resize(uint64_t{s.n_layers} * s.n_kv_heads * 2 * (plane + positions_));
+    kv_low_.resize(wide * plane);
+    const Instruction& head = program.head();
+    record_ = pack::RoundUp(uint64_t{head.heads} * 8, uint64_t{pack::kLineBytes}) +
+              pack::RoundUp(uint64_t{head.cols}, uint64_t{pack::kLineBytes}) +
+              pack::RoundUp(uint64_t{head.cols} / head.group * 2, uint64_t{pack::kLineBytes});
+    results_.resize(record_ * tokens_);
+
+    uint64_t at = kPackBase;
+    const auto place = [&](uint64_t size) {
+      const uint64_t base = at;
+      at = pack::RoundUp(at + size, kPage) + kPage;
+      return static_cast<uint32_t>(base);
+    };
+    memory_.Map(place(pack.size()), pack);
+    const auto stored = std::as_bytes(program.stored());
+    program_address_ = place(stored.size());
+    memory_.Map(program_address_, {reinterpret_cast<const uint8_t*>(stored.data()), stored.size()});
+    instructions_ = static_cast<uint16_t>(program.stored().size());
+    kv_base_ = place(kv_.size());
+    memory_.MapWritable(kv_base_, kv_);
+    kv_low_base_ = place(kv_low_.size());
+    memory_.MapWritable(kv_low_base_, kv_low_);
+    result_base_ = place(results_.size());
+    memory_.MapWritable(result_base_, results_);
+    end_ = at;
+
+  }
+
+  std::string_view name() const override { return "rtl"; }
+  const Sizes& sizes() const override { return program_.sizes(); }
+  uint32_t max_block() const override { return 64; }
+  uint32_t context() const override { return context_; }
+  void SetTrace(Trace trace) override { trace_ = std::move(trace); }
+  uint64_t cycles() const { return cycles_; }
+  uint64_t end() const { return end_; }
+
+  base::Result<std::vector<Candidates>> Run(const Block& block) override {
+    SLUICE_TRY_VOID(CheckBlock(*this, block, filled_));
+    if (block.use_logits) {
+      return base::Fail("executor rtl", "all logits wanted", "candidates: logits do not leave it");
+    }
+    std::vector<Candidates> results;
+    cycles_ = 0;
+    const auto size = static_cast<uint32_t>(block.tokens.size());
+    for (uint32_t first = 0; first < size; first += tokens_) {
+      const uint32_t n = std::min(tokens_, size - first);
+      const bool last = first + n == size;
+      const uint32_t wanted =
+          block.want == Want::kAll ? n : block.want == Want::kLast && last ? 1 : 0;
+      filled_ = block.position + first;
+      SLUICE_TRY_VOID(
+          RunPart(block.tokens.subspan(first, n), block.position + first, wanted, first, results));
+      filled_ = block.position + first + n;
+    }
+    return results;
+  }
+
+ private:
+  base::Status RunPart(std::span<const int32_t> tokens, uint32_t position, uint32_t wanted,
+                       uint32_t first, std::vector<Candidates>& results) {
+    n_tokens_ = static_cast<uint32_t>(tokens.size());
+    fabric_->Start({.program_address = program_address_,
+                    .instructions = instructions_,
+                    .pack_base = kPackBase,
+                    .kv_base = kv_base_,
+                    .kv_low_base = kv_low_base_,
+                    .context = positions_,
+                    .result_base = result_base_,
+                    .result_stride = static_cast<uint32_t>(record_),
+                    .tokens = tokens,
+                    .n_wanted = static_cast<uint8_t>(wanted),
+                    .position = position});
+    state_.assign(n_tokens_, {});
+    for (Token& token : state_) token.residual.resize(sizes().hidden);
+    std::array<rtl::MasterSignals, rtl::kMasters> masters;
+    uint64_t progress = cycles_;
+    while (fabric_->busy()) {
+      const auto& slaves = memory_.Drive();
+      fabric_->Tick(slaves, masters);
+      memory_.Take(masters);
+      ++cycles_;
+      const Probe& probe = fabric_->probe();
+      if (trace_) Watch(probe);
+      if (probe.retire) {
+        progress = cycles_;
+        // The model's sizes are no instruction of the Program.
+        if (trace_ && fabric_->retired() > 1) Show(fabric_->retired() - 2u, first);
+      }
+      if (cycles_ - progress > watchdog_) {
+        return base::Fail("executor rtl",
+                          fmt::format("instruction {} not done after {} clocks",
+                                      fabric_->retired(), cycles_ - progress));
+      }
+    }
+    if (fabric_->bus_errors() != 0) {
+      return base::Fail("executor rtl", fmt::format("bus errors, by port: {:04b}",
+                                                    fabric_->bus_errors()));
+    }
+    if (fabric_->too_long()) return base::Fail("executor rtl", "the scores do not fit");
+    for (uint32_t t = n_tokens_ - wanted; t < n_tokens_; ++t) {
+      results.push_back(Result(t - (n_tokens_ - wanted), first + t));
+    }
+    return {};
+  }
+
+  // The record of the w-th wanted token: candidates, ranked, and rescored if screened.
+  Candidates Result(uint32_t w, uint32_t token) {
+    const Instruction& head = program_.head();
+    const uint8_t* record = results_.data() + record_ * w;
+    Candidates best(std::min<uint32_t>(head.heads, head.valid_rows));
+    for (size_t k = 0; k < best.size(); ++k) {
+      std::memcpy(&best[k].logit, record + 8 * k, 4);
+      std::memcpy(&best[k].id, record + 8 * k + 4, 4);
+    }
+    std::ranges::sort(best, fixed::Better);
+    if (trace_) {
+      std::vector<int32_t> shown;
+      for (const auto& [id, logit] : best) shown.insert(shown.end(), {id, logit});
+      trace_({static_cast<uint32_t>(program_.instructions().size()) - 1, token, shown});
+    }
+    if (!(head.flags & program::kScreened)) return best;
+    const uint8_t* x = record + pack::RoundUp(uint64_t{head.heads} * 8, uint64_t{pack::kLineBytes});
+    const uint8_t* e = x + pack::RoundUp(uint64_t{head.cols}, uint64_t{pack::kLineBytes});
+    std::vector<int32_t> exponents;
+    for (uint32_t g = 0; g < head.cols / head.group; ++g) {
+      int16_t value;
+      std::memcpy(&value, e + 2 * g, 2);
+      exponents.push_back(value);
+    }
+    for (auto& [id, logit] : best) {
+      logit = Row(head, static_cast<uint32_t>(id), reinterpret_cast<const int8_t*>(x), exponents);
+    }
+    std::ranges::sort(best, fixed::Better);
+    return best;
+  }
+
+  // One row of the two-plane head; docs/numerics.md.
+  int32_t Row(const Instruction& i, uint32_t row, const int8_t* x,
+              const std::vector<int32_t>& exponents) const {
+    const uint32_t r = row % pack::kTileRows;
+    const uint8_t* header =
+        pack_.data() + uint64_t{i.weights} * pack::kLineBytes + row / pack::kTileRows * uint64_t{i.tile_stride};
+    const uint8_t* high = header + pack::HeaderBytes(i.cols, i.group);
+    const uint8_t* low =
+        pack_.data() + uint64_t{i.low} * pack::kLineBytes + row / pack::kTileRows * uint64_t{i.low_stride};
+    const auto level = [&](const uint8_t* plane, uint32_t c) {
+      const uint32_t in_unit = c % pack::kUnitColumns;
+      const uint8_t byte = plane[c / pack::kUnitColumns * pack::kUnitBytes + 4 * r + in_unit % 4];
+      return (in_unit < 4 ? byte & 15 : byte >> 4) - 8;
+    };
+    const int32_t largest = std::ranges::max(exponents);
+    uint32_t acc = 0;
+    for (uint32_t g = 0; g < i.cols / i.group; ++g) {
+      int32_t dot = 0;
+      for (uint32_t c = g * i.group; c < (g + 1u) * i.group; ++c) {
+        dot += (16 * level(high, c) + level(low, c)) * x[c];
+      }
+      const int32_t sub_scale = static_cast<int8_t>(header[g * pack::kTileRows + r]);
+      acc += static_cast<uint32_t>(fixed::FloorShift32(sub_scale * dot, largest - exponents[g]));
+    }
+    const uint8_t* entry = pack_.data() + uint64_t{i.row_table} * pack::kLineBytes + row * 4ull;
+    int16_t mantissa;
+    std::memcpy(&mantissa, entry, 2);
+    return fixed::RoundShiftSat32(int64_t{static_cast<int32_t>(acc)} * mantissa,
+                                  static_cast<int8_t>(entry[2]) - largest - i.fraction);
+  }
+
+  // --- Traces ---
+
+  void Watch(const Probe& p) {
+    if (p.residual_write) {
+      const uint32_t token = p.residual_address / fabric_->limits().max_hidden;
+      const uint32_t row = p.residual_address % fabric_->limits().max_hidden;
+      if (token < n_tokens_ && row < sizes().hidden) {
+        state_[token].residual[row] = p.residual_value;
+      }
+    }
+    const uint32_t base_words = p.target_b ? sizes().hidden / 8 : 0;
+    const uint32_t base_groups = p.target_b ? sizes().hidden / 32 : 0;
+    if (p.x_write) {
+      auto& x = state_[p.x_token].x[p.target_b];
+      const size_t at = size_t{p.x_word - base_words} * 8;
+      if (x.size() < at + 8) x.resize(at + 8);
+      std::memcpy(x.data() + at, &p.x_data, 8);
+    }
+    if (p.e_write) {
+      auto& e = state_[p.e_token].exponents[p.target_b];
+      const size_t at = p.e_group - base_groups;
+      if (e.size() <= at) e.resize(at + 1);
+      e[at] = p.e_data;
+    }
+    if (p.head_write) WatchHead(p);
+  }
+
+  void WatchHead(const Probe& p) {
+    const Instruction& i = program_.instructions()[fabric_->retired() - 1u];
+    Token& token = state_[p.head_token];
+    if (token.heads.size() <= p.head) {
+      token.heads.resize(p.head + 1);
+      token.head_exponents.resize(p.head + 1);
+    }
+    auto& values = token.heads[p.head];
+    if (i.epilogue == Epilogue::kQuery) {
+      for (int k = 0; k < 4; ++k) {
+        values.push_back(static_cast<int16_t>(p.head_data >> (16 * k)));
+      }
+    } else {
+      for (int k = 0; k < 8; ++k) {
+        const int32_t high = static_cast<int8_t>(p.head_data >> (8 * k));
+        const int32_t low = static_cast<int8_t>(p.head_low >> (8 * k));
+        values.push_back(p.head_wide ? 256 * high + low : high);
+      }
+    }
+    if (p.head_last) token.head_exponents[p.head] = p.head_exponent;
+  }
+
+  void Show(uint32_t index, uint32_t first) {
+    const auto instructions = program_.instructions();
+    if (index >= instructions.size()) return;
+    const Instruction& i = instructions[index];
+    if (i.op == Op::kMatvec && i.epilogue == Epilogue::kCandidates) return;  // shown at the end
+    for (uint32_t t = 0; t < n_tokens_; ++t) {
+      Token& token = state_[t];
+      std::vector<int32_t> shown;
+      const bool residual =
+          i.op == Op::kEmbed || (i.op == Op::kMatvec && i.epilogue == Epilogue::kAddResidual);
+      const bool heads = i.op == Op::kMatvec &&
+                         (i.epilogue == Epilogue::kQuery || i.epilogue == Epilogue::kKey ||
+                          i.epilogue == Epilogue::kValue);
+      if (residual) {
+        shown = token.residual;
+      } else if (heads) {
+        for (size_t h = 0; h < token.heads.size(); ++h) {
+          shown.insert(shown.end(), token.heads[h].begin(), token.heads[h].end());
+          if (i.epilogue != Epilogue::kQuery) shown.push_back(token.head_exponents[h]);
+        }
+        if (i.epilogue == Epilogue::kQuery) {
+          shown.insert(shown.end(), token.head_exponents.begin(), token.head_exponents.end());
+        }
+        token.heads.clear();
+        token.head_exponents.clear();
+      } else {
+        const auto b = static_cast<size_t>(i.target);
+        shown.assign(token.x[b].begin(), token.x[b].end());
+        shown.insert(shown.end(), token.exponents[b].begin(), token.exponents[b].end());
+        token.x[b].clear();
+        token.exponents[b].clear();
+      }
+      trace_({index, first + t, shown});
+    }
+  }
+
+  std::span<const uint8_t> pack_;
+  const program::Program& program_;
+  std::unique_ptr<Fabric> fabric_;
+  const uint32_t context_;
+  rtl::IdealMemory memory_;
+  const uint64_t watchdog_;
+  const uint32_t tokens_;  // at once
+  uint32_t positions_ = 0;
+  std::vector<uint8_t> kv_, kv_low_, results_;
+  uint64_t record_ = 0;
+  uint32_t kv_base_ = 0, kv_low_base_ = 0, result_base_ = 0, program_address_ = 0;
+  uint16_t instructions_ = 0;
+  uint64_t end_ = 0;
+  uint32_t filled_ = 0;
+  uint32_t n_tokens_ = 0;
+  uint64_t cycles_ = 0;
+  std::vector<Token> state_;
+  Trace trace_;
+};
+
+}  // namespace
+
+base::Result<std::unique_ptr<Executor>> MakeRtlExecutor(std::span<const uint8_t> pack,
+                                                        const program::Program& program,
+                                                        const RtlOptions& options) {
+  auto fabric = rtl::MakeFabric(options.configuration);
+  if (fabric == nullptr) {
+    return base::Fail("executor rtl", fmt::format("configuration {}", options.configuration),
+                      "tiny, z2_decode or z2_block");
+  }
+  const rtl::FabricLimits& l = fabric->limits();
+  const Sizes& s = program.sizes();
+  const auto check = [&](const char* what, uint64_t value, uint64_t most) -> base::Status {
+    if (value <= most) return {};
+    return base::Fail(fmt::format("configuration {}", options.configuration),
+                      fmt::format("{} of {}", what, value), fmt::format("at most {}", most));
+  };
+  const uint32_t ratio = s.n_heads / s.n_kv_heads;
+  SLUICE_TRY_VOID(check("hidden size", s.hidden, l.max_hidden));
+  SLUICE_TRY_VOID(check("hidden and widest size", (uint64_t{s.hidden} + s.widest) / 8, l.max_words));
+  SLUICE_TRY_VOID(
+      check("groups of hidden and widest", (uint64_t{s.hidden} + s.widest) / 32, l.max_groups));
+  SLUICE_TRY_VOID(check("head size", s.head_dim, l.max_head_dim));
+  SLUICE_TRY_VOID(check("number of heads", s.n_heads, l.max_heads));
+  SLUICE_TRY_VOID(check("heads times size", uint64_t{s.n_heads} * s.head_dim / 4, l.max_q_words));
+  SLUICE_TRY_VOID(check("query heads of a KV head", uint64_t{ratio} * l.tokens, l.max_slots));
+  SLUICE_TRY_VOID(check("candidates", s.candidates, l.max_candidates));
+  const uint32_t fits = std::min(l.max_context, l.scores);
+  uint32_t context = options.context == 0 ? s.context : std::min(options.context, s.context);
+  if (options.context == 0) context = std::min(context, fits);
+  SLUICE_TRY_VOID(check("context", context, fits));
+  try {
+    auto executor =
+        std::make_unique<RtlExecutor>(pack, program, std::move(fabric), context, options);
+    SLUICE_TRY_VOID(check("bytes of memory", executor->end(), uint64_t{1} << 32));
+    return executor;
+  } catch (const std::bad_alloc&) {
+    return base::Fail("executor rtl", "no memory");
+  }
+}
+
+uint64_t RtlCycles(const Executor& executor) {
+  return static_cast<const RtlExecutor&>(executor).cycles();
+}
+
+}  // namespace sluice::exec
