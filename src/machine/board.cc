@@ -63,6 +63,7 @@ const std::vector<Field<DdrTiming>> kDdrFields = {
 const std::vector<Field<SchedulerSpec>> kSchedulerFields = {
     {"read_entries", &SchedulerSpec::read_entries, 1, 64},
     {"write_entries", &SchedulerSpec::write_entries, 1, 64},
+    {"row_lookahead", &SchedulerSpec::row_lookahead, 1, 64},
     {"starve_clocks", &SchedulerSpec::starve_clocks, 1, 65536},
     {"run_accesses", &SchedulerSpec::run_accesses, 1, 64},
     {"quiet_clocks", &SchedulerSpec::quiet_clocks, 0, 65536},

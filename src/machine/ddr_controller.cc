@@ -116,7 +116,7 @@ std::span<const DdrController::ReadDone> DdrController::Advance(uint64_t until) 
 
 uint64_t DdrController::CriticalAt(const Queue& queue) const {
   if (queue.size == 0) return kNever;
-  return std::max(queue.waiting_since + scheduler_.starve_clocks, queue.quiet_until);
+  return std::max(queue.waiting_since, queue.quiet_until) + scheduler_.starve_clocks;
 }
 
 void DdrController::ChooseDirection() {
@@ -168,10 +168,7 @@ uint64_t DdrController::Step() {
     wake = std::min(wake, at);
     servable &= ~queue.in_bank[bank];
   }
-  if (RowCommand(queue, row_banks, wake) ||
-      RowCommand(other, other.miss_banks & ~queue.work_banks, wake)) {
-    return now_ + 1;
-  }
+  if (RowCommand(queue, row_banks, wake)) return now_ + 1;
   return wake;
 }
 
@@ -219,31 +216,30 @@ void DdrController::Access(Queue& queue, uint32_t index) {
   }
 }
 
-// Opens a row for the oldest of the queue's entries in `banks` (a mask), or precharges for it. If
-// none is possible now, lowers `wake` to when the first will be.
+// Opens a row for the oldest of the queue's entries in `banks` (a mask) within the look-ahead, or
+// precharges for it. If none is possible now, lowers `wake` to when the first will be.
 bool DdrController::RowCommand(const Queue& queue, uint32_t banks, uint64_t& wake) {
   uint32_t best = kMaxBanks;
-  int best_entry = kMaxEntries;
+  uint32_t best_entry = scheduler_.row_lookahead;
   for (uint32_t left = banks; left != 0; left &= left - 1) {
     const auto b = static_cast<uint32_t>(std::countr_zero(left));
+    const auto entry = static_cast<uint32_t>(std::countr_zero(queue.in_bank[b]));
+    if (entry >= best_entry) continue;
     const Bank& bank = banks_[b];
     const uint64_t at =
         bank.row == kNoRow ? std::max(bank.activate_at, activate_at_) : bank.precharge_at;
-    if (at > now_) {
-      wake = std::min(wake, at);
-      continue;
-    }
-    const int entry = std::countr_zero(queue.in_bank[b]);
-    if (entry < best_entry) {
+    if (at <= now_) {
       best_entry = entry;
       best = b;
+    } else {
+      wake = std::min(wake, at);
     }
   }
   if (best == kMaxBanks) return false;
   if (banks_[best].row != kNoRow) {
     CloseRow(best);
   } else {
-    OpenRow(best, queue.entries[static_cast<uint32_t>(best_entry)].row);
+    OpenRow(best, queue.entries[best_entry].row);
   }
   return true;
 }

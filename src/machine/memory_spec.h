@@ -45,9 +45,10 @@ struct DdrTiming {
 struct SchedulerSpec {
   uint32_t read_entries = 0;   // queue of reads, 1..64 accesses
   uint32_t write_entries = 0;  // queue of writes
+  uint32_t row_lookahead = 0;  // so many accesses of a queue, the oldest, have rows opened for them
   uint32_t starve_clocks = 0;  // a queue not served for so long becomes critical
   uint32_t run_accesses = 0;   // a critical queue is served so many accesses
-  uint32_t quiet_clocks = 0;   // and is not critical again for so long
+  uint32_t quiet_clocks = 0;   // and then does not begin to starve for so long
   uint32_t age_clocks = 0;     // after so long no younger access to its bank goes before an access
 };
 

@@ -90,6 +90,33 @@ TEST(DdrController, AnotherBankIsActivatedRrdLaterBehindTheFirstRead) {
   EXPECT_EQ(bench.Done(2), 6 + 7 + 7 + 4);
 }
 
+TEST(DdrController, RowsAreOpenedOnlyForTheOldestAccessesOfTheLookAhead) {
+  MemorySpec spec = Spec();
+  spec.scheduler.row_lookahead = 2;
+  Bench bench(spec);
+  for (uint32_t i = 0; i < 3; ++i) bench.Read(i * kPage, i);
+  bench.Run(100);
+  EXPECT_EQ(bench.Done(1), 6 + 18);
+  // The third is among the two oldest once the first was issued at clock 7; activates are 6 apart.
+  EXPECT_EQ(bench.Done(2), 12 + 18);
+  spec.scheduler.row_lookahead = 1;
+  Bench narrow(spec);
+  for (uint32_t i = 0; i < 3; ++i) narrow.Read(i * kPage, i);
+  narrow.Run(100);
+  EXPECT_EQ(narrow.Done(1), 8 + 18);
+  EXPECT_EQ(narrow.Done(2), 16 + 18);
+}
+
+TEST(DdrController, AQueueThatIsNotServedPreparesNoRows) {
+  Bench bench;
+  for (uint32_t i = 0; i < 8; ++i) bench.Read(i * kBlock, i);
+  bench.Write(kPage);
+  bench.Run(30);
+  EXPECT_EQ(bench.controller().account().activates, 1u);
+  bench.Run(100);
+  EXPECT_EQ(bench.controller().account().activates, 2u);
+}
+
 TEST(DdrController, TheFifthActivateWaitsForFaw) {
   MemorySpec spec = Spec();
   spec.ddr.faw = 40;

@@ -378,6 +378,65 @@ TEST(MemorySystem, AnAnsweredWriteIsSeenByEveryPort) {
   }
 }
 
+TEST(MemorySystem, WriteDataMayComeBeforeItsAddress) {
+  Bench bench;
+  HpSignals& s = bench.hp(0);
+  s.wvalid = s.wlast = true;
+  s.wstrb = 0xff;
+  s.wdata = 42;
+  bench.Tick();
+  s.wvalid = false;
+  for (int i = 0; i < 100; ++i) bench.Tick();
+  s.awvalid = true;
+  s.awaddr = kBase + 16;
+  bench.Tick();
+  s.awvalid = false;
+  for (int i = 0; i < 200; ++i) bench.Tick();
+  EXPECT_TRUE(s.bvalid);
+  EXPECT_EQ(bench.Word(kBase + 16), 42u);
+}
+
+TEST(MemorySystem, AReadBeginsOnlyWhenTheFifoHasRoomForAllOfIt) {
+  MemorySpec spec = Spec();
+  spec.ports.outstanding_reads = 16;
+  Bench bench({}, 1 << 20, spec);
+  HpSignals& s = bench.hp(0);
+  s.arvalid = true;
+  s.araddr = kBase;
+  s.arlen = 15;
+  for (int i = 0; i < 1000; ++i) bench.Tick();
+  EXPECT_EQ(bench.memory().port(0).read_bursts, 16u);
+  // 1 KB is eight bursts of eight accesses.
+  EXPECT_EQ(bench.memory().ddr().reads, 64u);
+  s.arvalid = false;
+  s.rready = true;
+  for (int i = 0; i < 1000; ++i) bench.Tick();
+  EXPECT_EQ(bench.memory().ddr().reads, 128u);
+  EXPECT_EQ(bench.memory().port(0).read_beats, 256u);
+}
+
+TEST(MemorySystem, AWriteGoesToTheDdrOnlyWithAllItsData) {
+  Bench bench;
+  HpSignals& s = bench.hp(0);
+  s.awvalid = s.wvalid = true;
+  s.awaddr = kBase;
+  s.awlen = 15;
+  s.wstrb = 0xff;
+  for (int i = 0; i < 15; ++i) {
+    bench.Tick();
+    s.awvalid = false;
+  }
+  s.wvalid = false;
+  for (int i = 0; i < 500; ++i) bench.Tick();
+  EXPECT_EQ(bench.memory().ddr().writes, 0u);
+  s.wvalid = s.wlast = true;
+  bench.Tick();
+  s.wvalid = false;
+  for (int i = 0; i < 500; ++i) bench.Tick();
+  EXPECT_EQ(bench.memory().ddr().writes, 8u);
+  EXPECT_TRUE(s.bvalid);
+}
+
 uint64_t HashOfRun(double stall, uint64_t seed) {
   MemoryOptions options;
   options.stall_probability = stall;

@@ -14,7 +14,8 @@ struct Traffic {
   bool random = false;  // bursts anywhere in the region instead of one after the other
   uint32_t base = 0;    // region, in which addresses wrap
   uint32_t bytes = 1 << 24;
-  uint32_t first = 0;  // where in the region the first burst lies
+  uint32_t first_read = 0;  // where in the region the first bursts lie
+  uint32_t first_write = 0;
   uint32_t beats = 16;
   uint32_t outstanding = 16;  // bursts each way
   uint64_t seed = 1;
@@ -25,7 +26,10 @@ class StreamMaster {
  public:
   StreamMaster() = default;
   explicit StreamMaster(const Traffic& traffic)
-      : traffic_(traffic), random_(traffic.seed), read_address_(First()), write_address_(First()) {}
+      : traffic_(traffic),
+        random_(traffic.seed),
+        read_address_(First(traffic.first_read)),
+        write_address_(First(traffic.first_write)) {}
 
   // Drives the master fields of one clock; the handshakes of its edge are then settled.
   void Drive(HpSignals& s) {
@@ -63,7 +67,7 @@ class StreamMaster {
   }
 
  private:
-  uint32_t First() { return traffic_.random ? Next(0) : traffic_.base + traffic_.first; }
+  uint32_t First(uint32_t first) { return traffic_.random ? Next(0) : traffic_.base + first; }
   uint32_t Next(uint32_t address) {
     const uint32_t burst = traffic_.beats * kBeatBytes;
     if (traffic_.random) {
