@@ -147,15 +147,10 @@ uint64_t DdrController::Step() {
 
   uint64_t servable = queue.hits;
   uint32_t row_banks = queue.miss_banks;
-  if ((queue.hits & 1) == 0) {
-    const Entry& oldest = queue.entries[0];
-    const uint64_t aged_at = oldest.arrived + scheduler_.age_clocks;
-    if (now_ >= aged_at) {
-      servable &= ~queue.in_bank[oldest.bank];
-      row_banks |= uint32_t{1} << oldest.bank;
-    } else {
-      wake = std::min(wake, aged_at);
-    }
+  const Entry& oldest = queue.entries[0];
+  if ((queue.hits & 1) == 0 && now_ >= oldest.arrived + scheduler_.age_clocks) {
+    servable &= ~queue.in_bank[oldest.bank];
+    row_banks |= uint32_t{1} << oldest.bank;
   }
   while (servable != 0) {
     const auto index = static_cast<uint32_t>(std::countr_zero(servable));

@@ -177,6 +177,17 @@ TEST(Bandwidth, TheLinkOfAPairLimitsAWideDdr) {
   EXPECT_NEAR(double(written.ports[0].write_beats), beats / 2, 0.01 * beats);
 }
 
+TEST(Bandwidth, PortsOfAPairAndPairsShareABusyDdrAlike) {
+  for (const std::vector<uint32_t>& ports : {std::vector<uint32_t>{0, 1}, {2, 1}, {0, 1, 2, 3}}) {
+    const Measured run = Measure(Spec(250), Readers(ports));
+    double sum = 0;
+    for (const uint32_t port : ports) sum += run.ReadMBps(port);
+    EXPECT_GT(sum, 1990);
+    const double share = sum / double(ports.size());
+    for (const uint32_t port : ports) EXPECT_NEAR(run.ReadMBps(port), share, 0.02 * share);
+  }
+}
+
 TEST(Bandwidth, ALoneWriteBurstInAReadStreamCostsBothTurnArounds) {
   // HP1 writes one burst at a time, far apart, while two ports saturate the DDR with reads.
   std::array<Traffic, kHpPorts> traffic = Readers({0, 2});

@@ -82,6 +82,17 @@ TEST(DdrController, AnotherRowOfTheBankWaitsForTheRowCycle) {
   EXPECT_EQ(bench.controller().account().precharges, 1u);
 }
 
+TEST(DdrController, ARowStaysOpenForRas) {
+  MemorySpec spec = Spec();
+  spec.ddr.ras = 30;
+  spec.ddr.rc = 31;
+  Bench bench(spec);
+  bench.Read(0, 1);
+  bench.Read(kRow, 2);
+  bench.Run(200);
+  EXPECT_EQ(bench.Done(2), 30 + 7 + 7 + 7 + 4);
+}
+
 TEST(DdrController, AnotherBankIsActivatedRrdLaterBehindTheFirstRead) {
   Bench bench;
   bench.Read(0, 1);
@@ -203,25 +214,38 @@ TEST(DdrController, SequentialReadsHideTheActivatesOfTheNextPages) {
 
 TEST(DdrController, WritesWaitWhileReadsAreServedUntilTheyStarve) {
   const MemorySpec spec = Spec();
-  Bench bench(spec);
-  uint32_t tag = 0;
-  const auto top_up = [&] {
-    while (!bench.controller().Full(Direction::kRead)) {
-      bench.Read(kBlock * (tag % 128), tag);
-      ++tag;
+  for (uint64_t start = 100; start < 400; start += 7) {
+    Bench bench(spec);
+    uint32_t tag = 0;
+    const auto run_to = [&](uint64_t clock) {
+      while (!bench.controller().Full(Direction::kRead)) {
+        bench.Read(kBlock * (tag % 128), tag);
+        ++tag;
+      }
+      bench.Run(clock);
+    };
+    while (bench.controller().now() < start) run_to(bench.controller().now() + 1);
+    bench.Write(kPage);
+    while (bench.controller().account().writes == 0 && bench.controller().now() < start + 500) {
+      run_to(bench.controller().now() + 1);
     }
-  };
-  top_up();
-  bench.Run(100);
-  const uint64_t offered = bench.controller().now();
-  bench.Write(kPage);
-  while (bench.controller().account().writes == 0 && bench.controller().now() < 1000) {
-    top_up();
-    bench.Run(bench.controller().now() + 1);
+    const uint64_t waited = bench.controller().now() - start;
+    EXPECT_GE(waited, spec.scheduler.starve_clocks) << start;
+    EXPECT_LE(waited, spec.scheduler.starve_clocks + 12) << start;
   }
-  const uint64_t waited = bench.controller().now() - offered;
-  EXPECT_GE(waited, spec.scheduler.starve_clocks);
-  EXPECT_LE(waited, spec.scheduler.starve_clocks + 12);
+}
+
+TEST(DdrController, AStarvedWriteIsServedWhileAReadWaitsForItsRow) {
+  MemorySpec spec = Spec();
+  spec.scheduler.starve_clocks = 10;
+  Bench bench(spec);
+  bench.Read(0, 1);
+  bench.Read(kRow, 2);  // issued at clock 33
+  bench.Write(kPage);   // critical at 10, its row open at 17
+  bench.Run(17);
+  EXPECT_EQ(bench.controller().account().writes, 0u);
+  bench.Run(18);
+  EXPECT_EQ(bench.controller().account().writes, 1u);
 }
 
 TEST(DdrController, AWriteToAQueuedBlockJoinsIt) {
