@@ -7,7 +7,7 @@ BUILD_PACKAGES="g++ cmake ninja-build pkg-config ccache ca-certificates
 
 # To test: frameworks, an interpreter with a place for reference packages, and for the ARM kernels
 # compilers and an emulator.
-TEST_PACKAGES="libgtest-dev libgmock-dev python3-venv
+TEST_PACKAGES="libgtest-dev libgmock-dev python3-venv verilator
   g++-aarch64-linux-gnu g++-arm-linux-gnueabihf qemu-user-static"
 
 # Only for `scripts/test --all`: a compiler with libFuzzer.

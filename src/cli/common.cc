@@ -264,10 +264,16 @@ void EngineFlags::Add(CLI::App& command) {
       ->required();
   command.add_option("--recipe", recipe, "Which of a named model's packs")->capture_default_str();
   command.add_option("--on", on, "Machine to run on")
-      ->check(CLI::IsMember({"cpu"}))
+      ->check(CLI::IsMember({"cpu", "pynq-z2"}))
       ->capture_default_str();
-  command.add_option("--engine", options.executor, "Executor: cpu (fast) or ref (the contract)")
-      ->check(CLI::IsMember({"cpu", "ref"}))
+  command
+      .add_option("--engine", options.executor,
+                  "Executor: cpu (fast), ref (the contract) or, for pynq-z2, rtl (the simulated "
+                  "accelerator)")
+      ->check(CLI::IsMember({"cpu", "ref", "rtl"}))
+      ->capture_default_str();
+  command.add_option("--configuration", options.configuration, "Of the accelerator")
+      ->check(CLI::IsMember({"tiny", "z2_decode", "z2_block"}))
       ->capture_default_str();
   command.add_option("--threads", options.threads, "Threads; 0: one per core")
       ->transform(WholeNumber(0, 1024));
@@ -280,6 +286,10 @@ void EngineFlags::AddLock(CLI::App& command) {
 }
 
 base::Result<std::unique_ptr<session::Engine>> EngineFlags::Open() const {
+  if ((on == "pynq-z2") != (options.executor == "rtl")) {
+    return base::Fail("--on " + on, "--engine " + options.executor,
+                      on == "cpu" ? "cpu or ref (rtl: --on pynq-z2)" : "rtl");
+  }
   SLUICE_TRY(const std::string path, FindPack(pack, recipe));
   SLUICE_TRY(auto engine, session::OpenEngine(path, options));
   const uint32_t most = engine->loaded.program.sizes().context;

@@ -92,6 +92,15 @@ base::Status Run(const Flags& flags, ExitCode& exit) {
   std::fflush(stdout);  // before the remark on standard error
   if (!flags.quiet) {
     fmt::print(stderr, "[{}; memory {}]\n", SpeedLine(answer), Megabytes(PeakMemory()));
+    if (const auto simulated = engine->executor->simulated()) {
+      const auto tokens = static_cast<double>(answer.prompt_tokens + answer.tokens.size() - 1);
+      fmt::print(
+          stderr,
+          "[simulated: {:.0f} clocks a token, prompt included: {:.2f} tok/s at {:.1f} MHz]\n",
+          static_cast<double>(simulated->clocks) / tokens,
+          simulated->clock_hz * tokens / static_cast<double>(simulated->clocks),
+          simulated->clock_hz / 1e6);
+    }
   }
   return {};
 }

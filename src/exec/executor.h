@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -42,6 +43,12 @@ struct TraceEvent {
 };
 using Trace = std::function<void(const TraceEvent&)>;
 
+// Time on a machine that is simulated.
+struct Simulated {
+  uint64_t clocks = 0;  // of all Runs so far
+  double clock_hz = 0;
+};
+
 // Candidates of one token, in the order of fixed::Better.
 using Candidates = std::vector<fixed::Candidate>;
 
@@ -58,6 +65,9 @@ class Executor {
   // Candidates of a screened head are rescored at 8 bits. Errors: block empty or too long, a token
   // outside the vocabulary, a position that leaves a gap, a full context, no memory.
   virtual base::Result<std::vector<Candidates>> Run(const Block& block) = 0;
+
+  // Nothing for executors that run as fast as they can on this machine.
+  virtual std::optional<Simulated> simulated() const { return std::nullopt; }
 
   // Called after each instruction, for each token, while set. Slow.
   virtual void SetTrace(Trace trace) = 0;

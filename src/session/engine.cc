@@ -4,6 +4,9 @@
 
 #include "exec/cpu/cpu_executor.h"
 #include "exec/ref/ref_executor.h"
+#if defined(SLUICE_HAS_RTL)
+#include "exec/rtl/rtl_executor.h"
+#endif
 
 namespace sluice::session {
 
@@ -16,7 +19,16 @@ base::Result<std::unique_ptr<exec::Executor>> MakeExecutor(const program::Loaded
   if (options.executor == "ref") {
     return exec::MakeRefExecutor(loaded.pack->bytes(), loaded.program, options.context);
   }
-  return base::Fail(fmt::format("executor {}", options.executor), "unknown", "cpu or ref");
+  if (options.executor == "rtl") {
+#if defined(SLUICE_HAS_RTL)
+    return exec::MakeRtlExecutor(
+        loaded.pack->bytes(), loaded.program,
+        {.configuration = options.configuration, .context = options.context});
+#else
+    return base::Fail("executor rtl", "a build without it", "Verilator installed when building");
+#endif
+  }
+  return base::Fail(fmt::format("executor {}", options.executor), "unknown", "cpu, ref or rtl");
 }
 
 base::Result<std::unique_ptr<Engine>> OpenEngine(const std::string& pack_path,

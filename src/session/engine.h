@@ -13,9 +13,10 @@
 namespace sluice::session {
 
 struct EngineOptions {
-  std::string executor = "cpu";  // "cpu" or "ref"
-  unsigned threads = 0;          // 0: one per core
-  uint32_t context = 0;          // positions of KV cache; 0: all the pack has
+  std::string executor = "cpu";             // "cpu", "ref" or "rtl"
+  std::string configuration = "z2_decode";  // of "rtl"
+  unsigned threads = 0;                     // 0: one per core
+  uint32_t context = 0;                     // positions of KV cache; 0: all the pack has
 };
 
 struct Engine {
@@ -25,7 +26,7 @@ struct Engine {
 };
 
 // Errors: the pack's, the tokenizer's (also one whose tokens outnumber the model's rows), an
-// unknown executor.
+// unknown executor, or one that this build does not have.
 base::Result<std::unique_ptr<Engine>> OpenEngine(const std::string& pack_path,
                                                  const EngineOptions& options);
 

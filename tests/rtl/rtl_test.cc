@@ -30,8 +30,7 @@ void ExpectEqualToRef(const RandomPackOptions& options, uint64_t seed, uint32_t 
 
 constexpr uint64_t kWatchdog = 1'000'000;  // clocks: no instruction of these models takes long
 
-class RtlRandom
-    : public ::testing::TestWithParam<std::tuple<std::string, uint64_t>> {};
+class RtlRandom : public ::testing::TestWithParam<std::tuple<std::string, uint64_t>> {};
 
 TEST_P(RtlRandom, GivesTheBitsOfTheReference) {
   const auto& [configuration, seed] = GetParam();

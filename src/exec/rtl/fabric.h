@@ -84,12 +84,12 @@ struct Probe {
 struct FabricLimits {
   uint32_t tokens = 0;
   uint32_t max_hidden = 0;
-  uint32_t max_words = 0;     // hidden + widest activation, in words of 8
-  uint32_t max_groups = 0;    // the same in groups of 32
+  uint32_t max_words = 0;   // hidden + widest activation, in words of 8
+  uint32_t max_groups = 0;  // the same in groups of 32
   uint32_t max_head_dim = 0;
   uint32_t max_heads = 0;
-  uint32_t max_q_words = 0;   // heads * head_dim / 4
-  uint32_t max_slots = 0;     // tokens * query heads of a KV head
+  uint32_t max_q_words = 0;  // heads * head_dim / 4
+  uint32_t max_slots = 0;    // tokens * query heads of a KV head
   uint32_t max_context = 0;
   uint32_t scores = 0;
   uint32_t max_candidates = 0;

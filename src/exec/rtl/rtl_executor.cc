@@ -24,6 +24,7 @@ using rtl::Probe;
 // Where things lie in the simulated memory; a page apart from each other.
 constexpr uint32_t kPackBase = 0x0010'0000;
 constexpr uint64_t kPage = 4096;
+constexpr double kClockHz = 1e9 / 7;    // the PS's 1 GHz PLL divided by 7
 constexpr uint32_t kPositionStep = 64;  // the cache's parts start at whole lines
 // What a run leaves of each token, put together from what was seen on its way.
 struct Token {
@@ -79,7 +80,6 @@ class RtlExecutor : public Executor {
     result_base_ = place(results_.size());
     memory_.MapWritable(result_base_, results_);
     end_ = at;
-
   }
 
   std::string_view name() const override { return "rtl"; }
@@ -87,7 +87,7 @@ class RtlExecutor : public Executor {
   uint32_t max_block() const override { return 64; }
   uint32_t context() const override { return context_; }
   void SetTrace(Trace trace) override { trace_ = std::move(trace); }
-  uint64_t cycles() const { return cycles_; }
+  std::optional<Simulated> simulated() const override { return Simulated{cycles_, kClockHz}; }
   uint64_t end() const { return end_; }
 
   base::Result<std::vector<Candidates>> Run(const Block& block) override {
@@ -96,13 +96,13 @@ class RtlExecutor : public Executor {
       return base::Fail("executor rtl", "all logits wanted", "candidates: logits do not leave it");
     }
     std::vector<Candidates> results;
-    cycles_ = 0;
     const auto size = static_cast<uint32_t>(block.tokens.size());
     for (uint32_t first = 0; first < size; first += tokens_) {
       const uint32_t n = std::min(tokens_, size - first);
       const bool last = first + n == size;
-      const uint32_t wanted =
-          block.want == Want::kAll ? n : block.want == Want::kLast && last ? 1 : 0;
+      const uint32_t wanted = block.want == Want::kAll            ? n
+                              : block.want == Want::kLast && last ? 1
+                                                                  : 0;
       filled_ = block.position + first;
       SLUICE_TRY_VOID(
           RunPart(block.tokens.subspan(first, n), block.position + first, wanted, first, results));
@@ -143,14 +143,13 @@ class RtlExecutor : public Executor {
         if (trace_ && fabric_->retired() > 1) Show(fabric_->retired() - 2u, first);
       }
       if (cycles_ - progress > watchdog_) {
-        return base::Fail("executor rtl",
-                          fmt::format("instruction {} not done after {} clocks",
-                                      fabric_->retired(), cycles_ - progress));
+        return base::Fail("executor rtl", fmt::format("instruction {} not done after {} clocks",
+                                                      fabric_->retired(), cycles_ - progress));
       }
     }
     if (fabric_->bus_errors() != 0) {
-      return base::Fail("executor rtl", fmt::format("bus errors, by port: {:04b}",
-                                                    fabric_->bus_errors()));
+      return base::Fail("executor rtl",
+                        fmt::format("bus errors, by port: {:04b}", fabric_->bus_errors()));
     }
     if (fabric_->too_long()) return base::Fail("executor rtl", "the scores do not fit");
     for (uint32_t t = n_tokens_ - wanted; t < n_tokens_; ++t) {
@@ -194,11 +193,11 @@ class RtlExecutor : public Executor {
   int32_t Row(const Instruction& i, uint32_t row, const int8_t* x,
               const std::vector<int32_t>& exponents) const {
     const uint32_t r = row % pack::kTileRows;
-    const uint8_t* header =
-        pack_.data() + uint64_t{i.weights} * pack::kLineBytes + row / pack::kTileRows * uint64_t{i.tile_stride};
+    const uint8_t* header = pack_.data() + uint64_t{i.weights} * pack::kLineBytes +
+                            row / pack::kTileRows * uint64_t{i.tile_stride};
     const uint8_t* high = header + pack::HeaderBytes(i.cols, i.group);
-    const uint8_t* low =
-        pack_.data() + uint64_t{i.low} * pack::kLineBytes + row / pack::kTileRows * uint64_t{i.low_stride};
+    const uint8_t* low = pack_.data() + uint64_t{i.low} * pack::kLineBytes +
+                         row / pack::kTileRows * uint64_t{i.low_stride};
     const auto level = [&](const uint8_t* plane, uint32_t c) {
       const uint32_t in_unit = c % pack::kUnitColumns;
       const uint8_t byte = plane[c / pack::kUnitColumns * pack::kUnitBytes + 4 * r + in_unit % 4];
@@ -280,9 +279,9 @@ class RtlExecutor : public Executor {
       std::vector<int32_t> shown;
       const bool residual =
           i.op == Op::kEmbed || (i.op == Op::kMatvec && i.epilogue == Epilogue::kAddResidual);
-      const bool heads = i.op == Op::kMatvec &&
-                         (i.epilogue == Epilogue::kQuery || i.epilogue == Epilogue::kKey ||
-                          i.epilogue == Epilogue::kValue);
+      const bool heads =
+          i.op == Op::kMatvec && (i.epilogue == Epilogue::kQuery || i.epilogue == Epilogue::kKey ||
+                                  i.epilogue == Epilogue::kValue);
       if (residual) {
         shown = token.residual;
       } else if (heads) {
@@ -345,7 +344,8 @@ base::Result<std::unique_ptr<Executor>> MakeRtlExecutor(std::span<const uint8_t>
   };
   const uint32_t ratio = s.n_heads / s.n_kv_heads;
   SLUICE_TRY_VOID(check("hidden size", s.hidden, l.max_hidden));
-  SLUICE_TRY_VOID(check("hidden and widest size", (uint64_t{s.hidden} + s.widest) / 8, l.max_words));
+  SLUICE_TRY_VOID(
+      check("hidden and widest size", (uint64_t{s.hidden} + s.widest) / 8, l.max_words));
   SLUICE_TRY_VOID(
       check("groups of hidden and widest", (uint64_t{s.hidden} + s.widest) / 32, l.max_groups));
   SLUICE_TRY_VOID(check("head size", s.head_dim, l.max_head_dim));
@@ -365,10 +365,6 @@ base::Result<std::unique_ptr<Executor>> MakeRtlExecutor(std::span<const uint8_t>
   } catch (const std::bad_alloc&) {
     return base::Fail("executor rtl", "no memory");
   }
-}
-
-uint64_t RtlCycles(const Executor& executor) {
-  return static_cast<const RtlExecutor&>(executor).cycles();
 }
 
 }  // namespace sluice::exec

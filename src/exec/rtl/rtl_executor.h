@@ -1,5 +1,5 @@
-// The SystemVerilog accelerator, Verilated, behind the interface of all executors: the same bits, and
-// true cycles.
+// The SystemVerilog accelerator, Verilated, behind the interface of all executors: the same bits,
+// and true cycles.
 #pragma once
 
 #include <memory>
@@ -11,22 +11,19 @@ namespace sluice::exec {
 
 struct RtlOptions {
   std::string configuration = "z2_decode";  // or "z2_block", "tiny"
-  uint32_t context = 0;       // positions of KV cache; 0: what pack and configuration allow
+  uint32_t context = 0;        // positions of KV cache; 0: what pack and configuration allow
   uint32_t read_latency = 40;  // clocks from an accepted address to the first beat
-  double stall = 0;           // probability with which memory withholds each ready and valid
-  uint64_t seed = 1;          // of the stalls
-  // Clocks without an instruction done after which the accelerator counts as stuck: far more than the
-  // longest instruction, a head of 150,000 rows of which each is a new best.
+  double stall = 0;            // probability with which memory withholds each ready and valid
+  uint64_t seed = 1;           // of the stalls
+  // Clocks without an instruction done after which the accelerator counts as stuck: far more than
+  // the longest instruction, a head of 150,000 rows of which each is a new best.
   uint64_t watchdog = 100'000'000;
 };
 
-// `pack` is the whole pack, `program` was parsed from it; both must outlive the executor. Errors: an
-// unknown configuration, a model beyond its limits, no memory.
+// `pack` is the whole pack, `program` was parsed from it; both must outlive the executor. Errors:
+// an unknown configuration, a model beyond its limits, no memory.
 base::Result<std::unique_ptr<Executor>> MakeRtlExecutor(std::span<const uint8_t> pack,
                                                         const program::Program& program,
                                                         const RtlOptions& options);
-
-// Clocks of the last Run.
-uint64_t RtlCycles(const Executor& executor);
 
 }  // namespace sluice::exec
