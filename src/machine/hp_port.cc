@@ -135,7 +135,7 @@ void HpPort::AddRead(const HpMaster& master, uint64_t now) {
   ReadBurst& burst = reads_[read_tail_++ & read_mask_];
   burst.address = master.araddr & ~(kBeatBytes - 1);
   burst.beats = (master.arlen & (kMaxBurstBeats - 1)) + 1;
-  burst.source = Find(burst.address, burst.beats);
+  burst.source = Find(burst.address, burst.beats, false);
   burst.response = ResponseTo(false, reads_taken_, burst.source != nullptr);
   burst.arrives = now + settings_.request_latency;
   burst.issued = 0;
@@ -151,7 +151,7 @@ void HpPort::AddWrite(const HpMaster& master) {
   WriteBurst& burst = writes_[write_tail_++ & write_mask_];
   burst.address = master.awaddr & ~(kBeatBytes - 1);
   burst.beats = (master.awlen & (kMaxBurstBeats - 1)) + 1;
-  burst.target = Find(burst.address, burst.beats);
+  burst.target = Find(burst.address, burst.beats, true);
   burst.response = ResponseTo(true, writes_taken_, burst.target != nullptr);
   burst.arrives = kNever;
   burst.answered = kNever;
@@ -176,11 +176,13 @@ void HpPort::ClaimWriteData(uint64_t now) {
   }
 }
 
-uint8_t* HpPort::Find(uint64_t address, uint32_t beats) const {
+// The first byte of a burst that lies in one window, or null.
+uint8_t* HpPort::Find(uint64_t address, uint32_t beats, bool to_write) const {
   const uint64_t bytes = uint64_t{beats} * kBeatBytes;
   for (const MemoryWindow& window : settings_.windows) {
     if (address >= window.base && address - window.base < window.bytes.size() &&
         window.bytes.size() - (address - window.base) >= bytes) {
+      if (to_write && !window.writable) return nullptr;
       return window.bytes.data() + (address - window.base);
     }
   }

@@ -13,10 +13,17 @@
 
 namespace sluice::machine {
 
-// Bytes that the ports can reach; addresses outside all windows answer DECERR.
+// Bytes that the ports can reach, from physical address `base`, a multiple of 8. What lies in no
+// window, and a write to one that is not writable, answers DECERR.
 struct MemoryWindow {
-  uint64_t base;  // physical, a multiple of 8, as is the size
+  uint64_t base;
   std::span<uint8_t> bytes;
+  bool writable = true;
+
+  // The cast is sound because nothing writes where `writable` is false.
+  static MemoryWindow ReadOnly(uint64_t base, std::span<const uint8_t> bytes) {
+    return {base, {const_cast<uint8_t*>(bytes.data()), bytes.size()}, false};
+  }
 };
 
 // Answers SLVERR to the burst-th burst (from 0) that a port takes in this direction, on every beat;
@@ -131,7 +138,7 @@ class HpPort {
   void AddRead(const HpMaster& master, uint64_t now);
   void AddWrite(const HpMaster& master);
   void ClaimWriteData(uint64_t now);
-  uint8_t* Find(uint64_t address, uint32_t beats) const;
+  uint8_t* Find(uint64_t address, uint32_t beats, bool to_write) const;
   uint8_t ResponseTo(bool write, uint64_t burst, bool found) const;
   uint64_t Withheld();
   void CheckStable(const HpMaster& master);

@@ -54,7 +54,7 @@ struct MemoryOptions {
 class MemorySystem {
  public:
   // The windows' bytes must outlive this. Errors: figures that CheckMemory refuses, options out of
-  // range, windows that overlap, are not aligned to 8 bytes or end above 4 GB.
+  // range, windows that overlap, do not begin at a multiple of 8 or end above 4 GB.
   static base::Result<MemorySystem> Create(const MemorySpec& spec,
                                            std::vector<MemoryWindow> windows,
                                            const MemoryOptions& options = {});

@@ -188,6 +188,27 @@ TEST(MemorySystem, AnAddressOutsideTheWindowsAnswersDecodeErrorWithZeros) {
   }
 }
 
+TEST(MemorySystem, AWriteToAReadOnlyWindowAnswersDecodeErrorAndReadsGoOn) {
+  std::vector<uint8_t> bytes(4096, 7);
+  MemorySystem memory =
+      MemorySystem::Create(Spec(), {MemoryWindow::ReadOnly(0x1000, bytes)}).value();
+  std::array<HpSignals, kHpPorts> hp = {};
+  HpSignals& s = hp[0];
+  s.awaddr = s.araddr = 0x1000;
+  memory.Tick(hp);
+  s.arvalid = s.awvalid = s.wvalid = s.wlast = true;
+  s.wstrb = 0xff;
+  memory.Tick(hp);
+  s.arvalid = s.awvalid = s.wvalid = false;
+  for (int i = 0; i < 200; ++i) memory.Tick(hp);
+  EXPECT_TRUE(s.bvalid);
+  EXPECT_EQ(s.bresp, kDecodeError);
+  EXPECT_TRUE(s.rvalid);
+  EXPECT_EQ(s.rresp, kOkay);
+  EXPECT_EQ(s.rdata, 0x0707070707070707u);
+  EXPECT_EQ(bytes, std::vector<uint8_t>(4096, 7));
+}
+
 TEST(MemorySystem, InjectedErrorsHitTheirBurstAndNoOther) {
   for (const bool ideal : {false, true}) {
     MemoryOptions options;
@@ -527,15 +548,16 @@ TEST(MemorySystem, NamesWhatTheFabricDidWrong) {
 
 TEST(MemorySystem, RejectsWindowsAndOptionsThatCannotBe) {
   std::vector<uint8_t> bytes(64);
+  const auto window = [&](uint64_t base) { return MemoryWindow{base, bytes}; };
   const auto error = [&](std::vector<MemoryWindow> windows, const MemoryOptions& options) {
     const auto result = MemorySystem::Create(Spec(), std::move(windows), options);
     return result ? "none" : result.error().ToString();
   };
-  EXPECT_EQ(error({{0, bytes}, {64, bytes}}, {}), "none");
-  EXPECT_THAT(error({{0, bytes}, {56, bytes}}, {}), HasSubstr("overlaps window 0"));
-  EXPECT_THAT(error({{4, bytes}}, {}), HasSubstr("multiples of 8"));
-  EXPECT_EQ(error({{0xffffffc0, bytes}}, {}), "none");
-  EXPECT_THAT(error({{0xffffffc8, bytes}}, {}), HasSubstr("below 4 GB"));
+  EXPECT_EQ(error({window(0), window(64)}, {}), "none");
+  EXPECT_THAT(error({window(0), window(56)}, {}), HasSubstr("overlaps window 0"));
+  EXPECT_THAT(error({window(4)}, {}), HasSubstr("a multiple of 8"));
+  EXPECT_EQ(error({window(0xffffffc0)}, {}), "none");
+  EXPECT_THAT(error({window(0xffffffc8)}, {}), HasSubstr("below 4 GB"));
   MemoryOptions options;
   options.stall_probability = 1;
   EXPECT_THAT(error({}, options), HasSubstr("stall probability"));
