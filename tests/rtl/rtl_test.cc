@@ -57,7 +57,8 @@ TEST(RtlExecutor, GivesTheSameBitsWhateverTheMemoryWithholds) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     ExpectEqualToRef(testing::DrawOptions(seed), seed, 6,
                      {.configuration = "tiny",
-                      .read_latency = static_cast<uint32_t>(seed * 7 % 100),
+                      .ideal_memory = seed % 2 == 0,
+                      .ideal_latency = static_cast<uint32_t>(1 + seed * 7 % 100),
                       .stall = 0.05 * static_cast<double>(seed % 18),
                       .seed = seed,
                       .watchdog = 10 * kWatchdog});

@@ -6,46 +6,11 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <string_view>
-#include <vector>
 
-#include "base/error.h"
+#include "machine/hp_signals.h"
 
 namespace sluice::exec::rtl {
-
-constexpr size_t kMasters = 4;
-
-// AXI3, 64 bits of data. Driven by the accelerator.
-struct MasterSignals {
-  bool arvalid = false;
-  uint32_t araddr = 0;
-  uint8_t arlen = 0;  // beats - 1
-  bool arid = false;
-  bool rready = false;
-  bool awvalid = false;
-  uint32_t awaddr = 0;
-  uint8_t awlen = 0;
-  bool wvalid = false;
-  uint64_t wdata = 0;
-  uint8_t wstrb = 0;
-  bool wlast = false;
-  bool bready = false;
-};
-
-// Driven by the memory.
-struct SlaveSignals {
-  bool arready = false;
-  bool rvalid = false;
-  uint64_t rdata = 0;
-  uint8_t rresp = 0;
-  bool rlast = false;
-  bool rid = false;
-  bool awready = false;
-  bool wready = false;
-  bool bvalid = false;
-  uint8_t bresp = 0;
-};
 
 // What a run needs; see rtl/sluice_core.sv.
 struct Job {
@@ -101,9 +66,9 @@ class Fabric {
   virtual const FabricLimits& limits() const = 0;
   virtual void Reset() = 0;
   virtual void Start(const Job& job) = 0;
-  // Lets the memory's signals in, reads the accelerator's, and steps one clock.
-  virtual void Tick(const std::array<SlaveSignals, kMasters>& in,
-                    std::array<MasterSignals, kMasters>& out) = 0;
+  // Takes the slave fields in, sets the master fields as they stand just before the rising edge,
+  // and steps over it.
+  virtual void Tick(std::array<machine::HpSignals, machine::kHpPorts>& hp) = 0;
   virtual bool busy() const = 0;
   virtual uint8_t bus_errors() const = 0;  // bit p: port p
   virtual bool too_long() const = 0;

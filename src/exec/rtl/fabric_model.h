@@ -41,17 +41,16 @@ class FabricModel : public Fabric {
     start_ = true;
   }
 
-  void Tick(const std::array<SlaveSignals, kMasters>& in,
-            std::array<MasterSignals, kMasters>& out) override {
+  void Tick(std::array<machine::HpSignals, machine::kHpPorts>& hp) override {
     uint8_t arready = 0, rvalid = 0, rlast = 0, rid = 0, awready = 0, wready = 0, bvalid = 0,
             rresp = 0, bresp = 0;
-    for (size_t p = 0; p < kMasters; ++p) {
-      const SlaveSignals& s = in[p];
+    for (size_t p = 0; p < machine::kHpPorts; ++p) {
+      const machine::HpSlave& s = hp[p];
       const auto bit = [&](bool value) { return static_cast<uint8_t>(value << p); };
       arready |= bit(s.arready);
       rvalid |= bit(s.rvalid);
       rlast |= bit(s.rlast);
-      rid |= bit(s.rid);
+      rid |= bit(s.rid != 0);
       awready |= bit(s.awready);
       wready |= bit(s.wready);
       bvalid |= bit(s.bvalid);
@@ -74,8 +73,8 @@ class FabricModel : public Fabric {
     model_.clk_i = 0;
     model_.eval();
 
-    for (size_t p = 0; p < kMasters; ++p) {
-      MasterSignals& m = out[p];
+    for (size_t p = 0; p < machine::kHpPorts; ++p) {
+      machine::HpMaster& m = hp[p];
       const auto bit = [&](auto value) { return ((value >> p) & 1) != 0; };
       m.arvalid = bit(model_.arvalid_o);
       m.araddr = model_.araddr_o[p];

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "base/check.h"
 #include "exec/rtl/fabric.h"
-#include "exec/rtl/ideal_memory.h"
 #include "fixed/rounding.h"
+#include "machine/board.h"
+#include "machine/memory_system.h"
 #include "pack/layout.h"
 
 namespace sluice::exec {
@@ -43,7 +45,6 @@ class RtlExecutor : public Executor {
         program_(program),
         fabric_(std::move(fabric)),
         context_(context),
-        memory_(options.read_latency, options.stall, options.seed),
         watchdog_(options.watchdog),
         tokens_(fabric_->limits().tokens) {
     const Sizes& s = sizes();
@@ -61,25 +62,40 @@ class RtlExecutor : public Executor {
               pack::RoundUp(uint64_t{head.cols}, uint64_t{pack::kLineBytes}) +
               pack::RoundUp(uint64_t{head.cols} / head.group * 2, uint64_t{pack::kLineBytes});
     results_.resize(record_ * tokens_);
+  }
 
+  // Lays everything out in the simulated memory. Errors: more than 4 GB, the options.
+  base::Status Place(const machine::MemorySpec& spec, const machine::MemoryOptions& options) {
+    std::vector<machine::MemoryWindow> windows;
     uint64_t at = kPackBase;
     const auto place = [&](uint64_t size) {
       const uint64_t base = at;
       at = pack::RoundUp(at + size, kPage) + kPage;
+      return base;
+    };
+    // Windows are whole words; no table ends in the last bytes of an odd file.
+    const auto read_only = [&](std::span<const uint8_t> bytes) {
+      const uint64_t base = place(bytes.size());
+      windows.push_back(machine::MemoryWindow::ReadOnly(base, bytes.first(bytes.size() / 8 * 8)));
       return static_cast<uint32_t>(base);
     };
-    memory_.Map(place(pack.size()), pack);
-    const auto stored = std::as_bytes(program.stored());
-    program_address_ = place(stored.size());
-    memory_.Map(program_address_, {reinterpret_cast<const uint8_t*>(stored.data()), stored.size()});
-    instructions_ = static_cast<uint16_t>(program.stored().size());
-    kv_base_ = place(kv_.size());
-    memory_.MapWritable(kv_base_, kv_);
-    kv_low_base_ = place(kv_low_.size());
-    memory_.MapWritable(kv_low_base_, kv_low_);
-    result_base_ = place(results_.size());
-    memory_.MapWritable(result_base_, results_);
-    end_ = at;
+    const auto writable = [&](std::span<uint8_t> bytes) {
+      const uint64_t base = place(bytes.size());
+      if (!bytes.empty()) windows.push_back({.base = base, .bytes = bytes, .writable = true});
+      return static_cast<uint32_t>(base);
+    };
+    const auto stored = std::as_bytes(program_.stored());
+    read_only(pack_);
+    program_address_ = read_only({reinterpret_cast<const uint8_t*>(stored.data()), stored.size()});
+    kv_base_ = writable(kv_);
+    kv_low_base_ = writable(kv_low_);
+    result_base_ = writable(results_);
+    if (at > uint64_t{1} << 32) {
+      return base::Fail("executor rtl", fmt::format("{} bytes of memory", at), "at most 2^32");
+    }
+    SLUICE_TRY(auto memory, machine::MemorySystem::Create(spec, std::move(windows), options));
+    memory_.emplace(std::move(memory));
+    return {};
   }
 
   std::string_view name() const override { return "rtl"; }
@@ -88,7 +104,6 @@ class RtlExecutor : public Executor {
   uint32_t context() const override { return context_; }
   void SetTrace(Trace trace) override { trace_ = std::move(trace); }
   std::optional<Simulated> simulated() const override { return Simulated{cycles_, kClockHz}; }
-  uint64_t end() const { return end_; }
 
   base::Result<std::vector<Candidates>> Run(const Block& block) override {
     SLUICE_TRY_VOID(CheckBlock(*this, block, filled_));
@@ -116,7 +131,7 @@ class RtlExecutor : public Executor {
                        uint32_t first, std::vector<Candidates>& results) {
     n_tokens_ = static_cast<uint32_t>(tokens.size());
     fabric_->Start({.program_address = program_address_,
-                    .instructions = instructions_,
+                    .instructions = static_cast<uint16_t>(program_.stored().size()),
                     .pack_base = kPackBase,
                     .kv_base = kv_base_,
                     .kv_low_base = kv_low_base_,
@@ -128,12 +143,10 @@ class RtlExecutor : public Executor {
                     .position = position});
     state_.assign(n_tokens_, {});
     for (Token& token : state_) token.residual.resize(sizes().hidden);
-    std::array<rtl::MasterSignals, rtl::kMasters> masters;
     uint64_t progress = cycles_;
     while (fabric_->busy()) {
-      const auto& slaves = memory_.Drive();
-      fabric_->Tick(slaves, masters);
-      memory_.Take(masters);
+      fabric_->Tick(signals_);
+      memory_->Tick(signals_);
       ++cycles_;
       const Probe& probe = fabric_->probe();
       if (trace_) Watch(probe);
@@ -147,6 +160,7 @@ class RtlExecutor : public Executor {
                                                       fabric_->retired(), cycles_ - progress));
       }
     }
+    if (const auto violation = memory_->Violation()) return std::unexpected(*violation);
     if (fabric_->bus_errors() != 0) {
       return base::Fail("executor rtl",
                         fmt::format("bus errors, by port: {:04b}", fabric_->bus_errors()));
@@ -309,15 +323,14 @@ class RtlExecutor : public Executor {
   const program::Program& program_;
   std::unique_ptr<Fabric> fabric_;
   const uint32_t context_;
-  rtl::IdealMemory memory_;
+  std::optional<machine::MemorySystem> memory_;
+  std::array<machine::HpSignals, machine::kHpPorts> signals_{};
   const uint64_t watchdog_;
   const uint32_t tokens_;  // at once
   uint32_t positions_ = 0;
   std::vector<uint8_t> kv_, kv_low_, results_;
   uint64_t record_ = 0;
   uint32_t kv_base_ = 0, kv_low_base_ = 0, result_base_ = 0, program_address_ = 0;
-  uint16_t instructions_ = 0;
-  uint64_t end_ = 0;
   uint32_t filled_ = 0;
   uint32_t n_tokens_ = 0;
   uint64_t cycles_ = 0;
@@ -360,7 +373,12 @@ base::Result<std::unique_ptr<Executor>> MakeRtlExecutor(std::span<const uint8_t>
   try {
     auto executor =
         std::make_unique<RtlExecutor>(pack, program, std::move(fabric), context, options);
-    SLUICE_TRY_VOID(check("bytes of memory", executor->end(), uint64_t{1} << 32));
+    SLUICE_TRY(const auto board, machine::LoadBoard("pynq-z2"));
+    SLUICE_TRY_VOID(executor->Place(board.memory, {.ideal = options.ideal_memory,
+                                                   .ideal_latency = options.ideal_latency,
+                                                   .stall_probability = options.stall,
+                                                   .seed = options.seed,
+                                                   .errors = {}}));
     return executor;
   } catch (const std::bad_alloc&) {
     return base::Fail("executor rtl", "no memory");

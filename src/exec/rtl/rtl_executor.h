@@ -11,10 +11,12 @@ namespace sluice::exec {
 
 struct RtlOptions {
   std::string configuration = "z2_decode";  // or "z2_block", "tiny"
-  uint32_t context = 0;        // positions of KV cache; 0: what pack and configuration allow
-  uint32_t read_latency = 40;  // clocks from an accepted address to the first beat
-  double stall = 0;            // probability with which memory withholds each ready and valid
-  uint64_t seed = 1;           // of the stalls
+  uint32_t context = 0;  // positions of KV cache; 0: what pack and configuration allow
+  // Instead of the board's DDR3: an answer after a fixed latency, then a beat a clock and port.
+  bool ideal_memory = false;
+  uint32_t ideal_latency = 40;
+  double stall = 0;   // probability with which the memory withholds each ready and valid
+  uint64_t seed = 1;  // of the stalls
   // Clocks without an instruction done after which the accelerator counts as stuck: far more than
   // the longest instruction, a head of 150,000 rows of which each is a new best.
   uint64_t watchdog = 100'000'000;
