@@ -46,6 +46,7 @@ class RtlExecutor : public Executor {
         fabric_(std::move(fabric)),
         context_(context),
         watchdog_(options.watchdog),
+        filled_(options.filled),
         tokens_(fabric_->limits().tokens) {
     const Sizes& s = sizes();
     positions_ = static_cast<uint32_t>(pack::RoundUp(context, uint64_t{kPositionStep}));
@@ -111,6 +112,8 @@ class RtlExecutor : public Executor {
       return base::Fail("executor rtl", "all logits wanted", "candidates: logits do not leave it");
     }
     std::vector<Candidates> results;
+    memory_->ResetStatistics();
+    run_began_ = cycles_;
     const auto size = static_cast<uint32_t>(block.tokens.size());
     for (uint32_t first = 0; first < size; first += tokens_) {
       const uint32_t n = std::min(tokens_, size - first);
@@ -124,6 +127,12 @@ class RtlExecutor : public Executor {
       filled_ = block.position + first + n;
     }
     return results;
+  }
+
+  RtlAccount account() const {
+    RtlAccount account{.clocks = cycles_ - run_began_, .ddr = memory_->ddr(), .ports = {}};
+    for (uint32_t p = 0; p < machine::kHpPorts; ++p) account.ports[p] = memory_->port(p);
+    return account;
   }
 
  private:
@@ -326,14 +335,15 @@ class RtlExecutor : public Executor {
   std::optional<machine::MemorySystem> memory_;
   std::array<machine::HpSignals, machine::kHpPorts> signals_{};
   const uint64_t watchdog_;
+  uint32_t filled_;
   const uint32_t tokens_;  // at once
   uint32_t positions_ = 0;
   std::vector<uint8_t> kv_, kv_low_, results_;
   uint64_t record_ = 0;
   uint32_t kv_base_ = 0, kv_low_base_ = 0, result_base_ = 0, program_address_ = 0;
-  uint32_t filled_ = 0;
   uint32_t n_tokens_ = 0;
   uint64_t cycles_ = 0;
+  uint64_t run_began_ = 0;
   std::vector<Token> state_;
   Trace trace_;
 };
@@ -383,6 +393,10 @@ base::Result<std::unique_ptr<Executor>> MakeRtlExecutor(std::span<const uint8_t>
   } catch (const std::bad_alloc&) {
     return base::Fail("executor rtl", "no memory");
   }
+}
+
+RtlAccount AccountOf(const Executor& executor) {
+  return static_cast<const RtlExecutor&>(executor).account();
 }
 
 }  // namespace sluice::exec
