@@ -919,7 +919,7 @@ module sluice_core #(
       quantise_valid    = 1'b1;
       quantise_v        = 32'sd0;
       quantise_token    = pad_token_q;
-      quantise_exponent = -ExpBits'(i_q.fraction);
+      quantise_exponent = -(ExpBits'(i_q.fraction));
     end else if (is_attend) begin
       quantise_valid    = attend_valid;
       quantise_v        = attend_v;
@@ -929,7 +929,7 @@ module sluice_core #(
       quantise_valid    = gate_valid;
       quantise_v        = gate_h;
       quantise_token    = gate_token;
-      quantise_exponent = -ExpBits'(i_q.fraction);
+      quantise_exponent = -(ExpBits'(i_q.fraction));
     end
   end
 

@@ -650,7 +650,7 @@ module attend #(
   assign valid_o    = out_q[2];
   assign v_o        = v3_q;
   assign token_o    = out_token3_q;
-  assign exponent_o = -ExpBits'(fraction_i);
+  assign exponent_o = -(ExpBits'(fraction_i));
 
   // --- Control ---
 

@@ -239,7 +239,7 @@ module matvec_port #(
     end
   end
   set_t set;
-  assign set = set_t'(sets_q[set_read_q]);
+  assign set = sets_q[set_read_q];
 
   // Sets whose sums all stand in the drain memory.
   logic [1:0] complete_q;

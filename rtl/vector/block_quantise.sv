@@ -81,7 +81,7 @@ module block_quantise #(
   assign shift_in = sluice_pkg::block_shift(magnitude, 6'd7);
   assign group_in = {token_i, bank_q[token_i], group_q[token_i], shift_in,
                      exponent_i + ExpBits'(shift_in)};
-  assign head     = group_t'(queue[queue_read_q]);
+  assign head     = queue[queue_read_q];
 
   logic [5:0] out_q;
   logic       out;
