@@ -64,7 +64,7 @@ TEST(Engine, NamesWhatIsWrongWithAPack) {
 
   ASSERT_NO_FATAL_FAILURE(WritePack(dir / "pack", SomeModel()));
   EXPECT_EQ(OpenError(dir / "pack", {.executor = "gpu"}),
-            "executor gpu: unknown, expected cpu or ref");
+            "executor gpu: unknown, expected cpu, ref or rtl");
   EXPECT_EQ(OpenError(dir / "pack"), "no error");
 
   model::Model no_tokenizer = SomeModel();
