@@ -117,7 +117,7 @@ module sluice_core #(
       .execute_valid_o(execute_push),
       .execute_ready_i(execute_room)
   );
-  logic [3:0] unused_execute_level;
+  logic [2:0] unused_execute_level;
   stream_fifo #(
       .Width(512),
       .Depth(4)
@@ -130,9 +130,8 @@ module sluice_core #(
       .valid_o(execute_valid),
       .ready_i(execute_ready),
       .data_o (execute_word),
-      .level_o(unused_execute_level[2:0])
+      .level_o(unused_execute_level)
   );
-  assign unused_execute_level[3] = 1'b0;
 
   // --- Weight streams ---
 
@@ -346,9 +345,9 @@ module sluice_core #(
   assign group64       = i_q.group == 8'd64;
   assign planes2       = i_q.planes == 8'd2;
   assign codebook      = !planes2 && i_q.codebook == 8'd0;
-  assign tiles         = to_candidates ? (i_q.valid_rows + 32'd15) >> 4 : i_q.rows >> 4;
+  assign tiles         = sluice_pkg::tile_count(i_q.epilogue, i_q.rows, i_q.valid_rows);
   assign groups        = group64 ? GroupBits'(i_q.cols >> 6) : GroupBits'(i_q.cols >> 5);
-  assign head_norm     = i_q.flags[sluice_pkg::FlagHeadNorm] && to_heads;
+  assign head_norm     = sluice_pkg::has_head_norm(i_q.flags, i_q.epilogue);
 
   // Of the model. Vector B begins behind A, which is as wide as the residual.
   logic [WordBits-1:0]  b_word_q;
@@ -835,7 +834,7 @@ module sluice_core #(
   logic [TokenBits-1:0] read_token;
   logic [IndexBits-1:0] read_index;
   logic [63:0]          read_data;
-  logic [IndexBits:0]   unused_size, count_q;
+  logic [IndexBits:0]   count_q;
   logic [WordBits:0]    head_words_q;
   logic [GroupBits:0]   head_groups_q;
   candidates #(
@@ -855,8 +854,7 @@ module sluice_core #(
       .token_i     (y_token),
       .read_token_i(read_token),
       .read_index_i(read_index),
-      .read_data_o (read_data),
-      .read_size_o (unused_size)
+      .read_data_o (read_data)
   );
   logic result_idle, result_error;
   result_write #(

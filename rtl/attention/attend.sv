@@ -415,7 +415,7 @@ module attend #(
   // A position's scores are complete 4 cycles after its last word went in; then the walk takes them.
   logic               finishing_q, finish, finish_start;
   logic [3:0]         finish_delay_q;
-  logic [PosBits-1:0] finish_position_q, finish_next_q;
+  logic [PosBits-1:0] finish_position_q;
   logic               score_waits_q;   // a position is complete or about to be, and not yet walked
   assign finish       = finishing_q;
   assign finish_start = finish_delay_q[3];

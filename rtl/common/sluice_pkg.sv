@@ -49,14 +49,28 @@ package sluice_pkg;
     logic [7:0]         op;
   } instruction_t;
 
-  localparam int unsigned InstructionBits = 512;
-
   // Bits of instruction_t.flags.
   localparam int unsigned FlagHeadNorm = 0;
   localparam int unsigned FlagScreened = 1;
 
   // Activation exponents, and the emax of a vector.
   localparam int unsigned ExponentBits = 10;
+
+  // Tiles of a matrix that are streamed: a head's only as far as the vocabulary goes.
+  function automatic logic [31:0] tile_count(input logic [7:0] epilogue, input logic [31:0] rows,
+                                             input logic [31:0] valid_rows);
+    tile_count = epilogue == EpCandidates ? (valid_rows + 32'd15) >> 4 : rows >> 4;
+  endfunction
+
+  // Whether the heads of q or K are normalised: `bias` is then the gain table.
+  function automatic logic has_head_norm(input logic [7:0] flags, input logic [7:0] epilogue);
+    has_head_norm = flags[FlagHeadNorm] && (epilogue == EpQuery || epilogue == EpKey);
+  endfunction
+
+  // Words of a tile's header: two a group, to whole lines.
+  function automatic logic [15:0] header_words(input logic [15:0] groups);
+    header_words = ((groups << 1) + 16'd15) & ~16'd15;
+  endfunction
 
   // The level of a nibble: of the codebook sluice16, or linear.
   function automatic logic signed [4:0] level(input logic codebook, input logic [3:0] nibble);

@@ -78,7 +78,7 @@ module matvec_port #(
   logic [GroupBits+1:0] header_words;
   logic [2:0]           last_unit;
   logic                 in_last_unit, accept, set_begins, set_ends, tile_ends;
-  assign header_words = ({2'b0, groups_q} * 2 + (GroupBits + 2)'(15)) & ~(GroupBits + 2)'(15);
+  assign header_words = (GroupBits + 2)'(sluice_pkg::header_words(16'(groups_q)));
   assign last_unit    = group64_q ? 3'd7 : 3'd3;
   assign in_last_unit = unit_q == last_unit;
   assign ready_o      = state_q == StHeader ? undrained_q < 2'd2

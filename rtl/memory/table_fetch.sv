@@ -34,8 +34,7 @@ module table_fetch #(
   logic [31:0] row_q, bias_q, mean_q;
 
   logic head_norm, has_bias, has_means;
-  assign head_norm = i_q.flags[sluice_pkg::FlagHeadNorm] &&
-                     (i_q.epilogue == sluice_pkg::EpQuery || i_q.epilogue == sluice_pkg::EpKey);
+  assign head_norm = sluice_pkg::has_head_norm(i_q.flags, i_q.epilogue);
   assign has_bias  = i_q.bias != 32'd0 && !head_norm;
   assign has_means = i_q.epilogue == sluice_pkg::EpKey;
 
@@ -73,11 +72,6 @@ module table_fetch #(
     endcase
   end
 
-  logic head_norm_in;
-  assign head_norm_in = instruction_i.flags[sluice_pkg::FlagHeadNorm] &&
-                        (instruction_i.epilogue == sluice_pkg::EpQuery ||
-                         instruction_i.epilogue == sluice_pkg::EpKey);
-
   always_ff @(posedge clk_i) begin
     if (rst_i) begin
       state_q <= StIdle;
@@ -90,13 +84,15 @@ module table_fetch #(
             row_q   <= pack_base_i + (instruction_i.row_table << 7);
             bias_q  <= pack_base_i + (instruction_i.bias << 7);
             mean_q  <= pack_base_i + (instruction_i.auxiliary << 7);
-            tiles_q <= instruction_i.epilogue == sluice_pkg::EpCandidates
-                     ? (instruction_i.valid_rows + 32'd15) >> 4 : instruction_i.rows >> 4;
+            tiles_q <= sluice_pkg::tile_count(instruction_i.epilogue, instruction_i.rows,
+                                              instruction_i.valid_rows);
             unique case (instruction_i.op)
               sluice_pkg::OpModel:  state_q <= StModel;
               sluice_pkg::OpEmbed:  state_q <= StEmbed;
               sluice_pkg::OpNorm:   state_q <= StGains;
-              sluice_pkg::OpMatvec: state_q <= head_norm_in ? StGains : StRows;
+              sluice_pkg::OpMatvec: state_q <=
+                  sluice_pkg::has_head_norm(instruction_i.flags, instruction_i.epilogue)
+                  ? StGains : StRows;
               default:              state_q <= StIdle;
             endcase
           end

@@ -43,7 +43,7 @@ module weight_fetch #(
   assign split        = i_q.planes == 8'd2 && !i_q.flags[sluice_pkg::FlagScreened];
   assign groups       = i_q.group == 8'd64 ? 16'(i_q.cols >> 6) : 16'(i_q.cols >> 5);
   assign group_bytes  = i_q.group == 8'd64 ? 16'd512 : 16'd256;  // of a plane
-  assign header_bytes = (32'(groups) * 32'd16 + 32'd127) & ~32'd127;
+  assign header_bytes = 32'(sluice_pkg::header_words(groups)) << 3;
   assign plane_bytes  = i_q.cols << 3;
 
   logic issue;
@@ -72,9 +72,8 @@ module weight_fetch #(
   end
 
   logic [31:0] all_tiles, tile_bytes;
-  assign all_tiles  = instruction_i.epilogue == sluice_pkg::EpCandidates &&
-                      instruction_i.op == sluice_pkg::OpMatvec
-                    ? (instruction_i.valid_rows + 32'd15) >> 4 : instruction_i.rows >> 4;
+  assign all_tiles  = sluice_pkg::tile_count(instruction_i.epilogue, instruction_i.rows,
+                                             instruction_i.valid_rows);
   assign tile_bytes = instruction_i.tile_stride;
   assign ready_o    = state_q == StIdle;
 

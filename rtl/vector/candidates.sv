@@ -27,8 +27,7 @@ module candidates #(
     // Entries, in the heap's order: {row, value}. Data a cycle after the address; while idle.
     input  logic [TokenBits-1:0] read_token_i,
     input  logic [IndexBits-1:0] read_index_i,
-    output logic [63:0]          read_data_o,
-    output logic [IndexBits:0]   read_size_o   // entries of read_token_i
+    output logic [63:0]          read_data_o
 );
   typedef enum logic [2:0] {StIdle, StRise, StRiseCompare, StLeft, StRight, StSink} state_e;
   state_e state_q;
@@ -149,6 +148,5 @@ module candidates #(
       .read_data_o    (word)
   );
   assign read_data_o = word;
-  assign read_size_o = size_q[read_token_i];
   assign idle_o      = state_q == StIdle && !valid_i;
 endmodule

@@ -57,7 +57,7 @@ module embed_row #(
   logic [GroupBits+1:0] header_words;
   logic [2:0]           last_unit;
   logic                 accept, emit, high_first;
-  assign header_words  = ({2'b0, groups_i} * 2 + (GroupBits + 2)'(15)) & ~(GroupBits + 2)'(15);
+  assign header_words  = (GroupBits + 2)'(sluice_pkg::header_words(16'(groups_i)));
   assign last_unit     = group64_i ? 3'd7 : 3'd3;
   assign ready_o       = state_q == StHeader || state_q == StUnits;
   assign accept        = valid_i && ready_o;

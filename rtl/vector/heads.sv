@@ -256,7 +256,7 @@ module heads #(
 
   // --- Stage 2: squares; or rs(a * root, 16); or the pair's first products ---
 
-  logic signed [15:0] a2_q, even2_q, odd2_q;
+  logic signed [15:0] a2_q;
   logic [63:0]        rope2_q;
   logic signed [15:0] gain2_q;
   logic [36:0]        squares_q;

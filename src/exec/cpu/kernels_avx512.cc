@@ -28,8 +28,8 @@ SLUICE_AVX512 SLUICE_INLINE __m512i BroadcastWord(const void* from) {
 }
 
 // How far ahead of the units of a single token their bytes are asked for, past the caches' own
-// prefetchers: 256 bytes with the non-temporal hint brought 10 % on a Zen 4, 512 and more, or
-// another hint, nothing or less.
+// prefetchers. On a Zen 4 this distance and the non-temporal hint help; 512 bytes and more, or
+// another hint, do not.
 constexpr int kAhead = 256;
 SLUICE_AVX512 SLUICE_INLINE void Prefetch(const uint8_t* from) {
   _mm_prefetch(reinterpret_cast<const char*>(from) + kAhead, _MM_HINT_NTA);

@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "base/check.h"
+#include "exec/matrices.h"
 #include "exec/rtl/fabric.h"
-#include "fixed/rounding.h"
 #include "machine/board.h"
 #include "machine/memory_system.h"
 #include "pack/layout.h"
@@ -26,8 +26,8 @@ using rtl::Probe;
 // Where things lie in the simulated memory; a page apart from each other.
 constexpr uint32_t kPackBase = 0x0010'0000;
 constexpr uint64_t kPage = 4096;
-constexpr double kClockHz = 1e9 / 7;    // the PS's 1 GHz PLL divided by 7
 constexpr uint32_t kPositionStep = 64;  // the cache's parts start at whole lines
+
 // What a run leaves of each token, put together from what was seen on its way.
 struct Token {
   std::vector<int32_t> residual;
@@ -59,14 +59,18 @@ class RtlExecutor : public Executor {
     kv_.resize(uint64_t{s.n_layers} * s.n_kv_heads * 2 * (plane + positions_));
     kv_low_.resize(wide * plane);
     const Instruction& head = program.head();
-    record_ = pack::RoundUp(uint64_t{head.heads} * 8, uint64_t{pack::kLineBytes}) +
-              pack::RoundUp(uint64_t{head.cols}, uint64_t{pack::kLineBytes}) +
-              pack::RoundUp(uint64_t{head.cols} / head.group * 2, uint64_t{pack::kLineBytes});
+    const auto behind = [](uint64_t at, uint64_t size) {
+      return pack::RoundUp(at + size, pack::kLineBytes);
+    };
+    activations_at_ = behind(0, uint64_t{head.heads} * 8);
+    exponents_at_ = behind(activations_at_, head.cols);
+    record_ = behind(exponents_at_, uint64_t{head.cols} / head.group * 2);
     results_.resize(record_ * tokens_);
   }
 
   // Lays everything out in the simulated memory. Errors: more than 4 GB, the options.
   base::Status Place(const machine::MemorySpec& spec, const machine::MemoryOptions& options) {
+    clock_hz_ = spec.ports.clock_mhz * 1e6;
     std::vector<machine::MemoryWindow> windows;
     uint64_t at = kPackBase;
     const auto place = [&](uint64_t size) {
@@ -74,10 +78,9 @@ class RtlExecutor : public Executor {
       at = pack::RoundUp(at + size, kPage) + kPage;
       return base;
     };
-    // Windows are whole words; no table ends in the last bytes of an odd file.
     const auto read_only = [&](std::span<const uint8_t> bytes) {
       const uint64_t base = place(bytes.size());
-      windows.push_back(machine::MemoryWindow::ReadOnly(base, bytes.first(bytes.size() / 8 * 8)));
+      windows.push_back(machine::MemoryWindow::ReadOnly(base, bytes));
       return static_cast<uint32_t>(base);
     };
     const auto writable = [&](std::span<uint8_t> bytes) {
@@ -104,7 +107,7 @@ class RtlExecutor : public Executor {
   uint32_t max_block() const override { return 64; }
   uint32_t context() const override { return context_; }
   void SetTrace(Trace trace) override { trace_ = std::move(trace); }
-  std::optional<Simulated> simulated() const override { return Simulated{cycles_, kClockHz}; }
+  std::optional<Simulated> simulated() const override { return Simulated{cycles_, clock_hz_}; }
 
   base::Result<std::vector<Candidates>> Run(const Block& block) override {
     SLUICE_TRY_VOID(CheckBlock(*this, block, filled_));
@@ -185,7 +188,7 @@ class RtlExecutor : public Executor {
   Candidates Result(uint32_t w, uint32_t token) {
     const Instruction& head = program_.head();
     const uint8_t* record = results_.data() + record_ * w;
-    Candidates best(std::min<uint32_t>(head.heads, head.valid_rows));
+    Candidates best(sizes().candidates);
     for (size_t k = 0; k < best.size(); ++k) {
       std::memcpy(&best[k].logit, record + 8 * k, 4);
       std::memcpy(&best[k].id, record + 8 * k + 4, 4);
@@ -197,50 +200,20 @@ class RtlExecutor : public Executor {
       trace_({static_cast<uint32_t>(program_.instructions().size()) - 1, token, shown});
     }
     if (!(head.flags & program::kScreened)) return best;
-    const uint8_t* x = record + pack::RoundUp(uint64_t{head.heads} * 8, uint64_t{pack::kLineBytes});
-    const uint8_t* e = x + pack::RoundUp(uint64_t{head.cols}, uint64_t{pack::kLineBytes});
-    std::vector<int32_t> exponents;
+    const std::span x(reinterpret_cast<const int8_t*>(record + activations_at_), head.cols);
+    std::vector<int> exponents;
     for (uint32_t g = 0; g < head.cols / head.group; ++g) {
       int16_t value;
-      std::memcpy(&value, e + 2 * g, 2);
+      std::memcpy(&value, record + exponents_at_ + 2 * g, 2);
       exponents.push_back(value);
     }
+    const int largest = std::ranges::max(exponents);
+    const Matrices matrices(pack_);
     for (auto& [id, logit] : best) {
-      logit = Row(head, static_cast<uint32_t>(id), reinterpret_cast<const int8_t*>(x), exponents);
+      logit = matrices.Row(head, static_cast<uint32_t>(id), x, exponents, largest, true);
     }
     std::ranges::sort(best, fixed::Better);
     return best;
-  }
-
-  // One row of the two-plane head; docs/numerics.md.
-  int32_t Row(const Instruction& i, uint32_t row, const int8_t* x,
-              const std::vector<int32_t>& exponents) const {
-    const uint32_t r = row % pack::kTileRows;
-    const uint8_t* header = pack_.data() + uint64_t{i.weights} * pack::kLineBytes +
-                            row / pack::kTileRows * uint64_t{i.tile_stride};
-    const uint8_t* high = header + pack::HeaderBytes(i.cols, i.group);
-    const uint8_t* low = pack_.data() + uint64_t{i.low} * pack::kLineBytes +
-                         row / pack::kTileRows * uint64_t{i.low_stride};
-    const auto level = [&](const uint8_t* plane, uint32_t c) {
-      const uint32_t in_unit = c % pack::kUnitColumns;
-      const uint8_t byte = plane[c / pack::kUnitColumns * pack::kUnitBytes + 4 * r + in_unit % 4];
-      return (in_unit < 4 ? byte & 15 : byte >> 4) - 8;
-    };
-    const int32_t largest = std::ranges::max(exponents);
-    uint32_t acc = 0;
-    for (uint32_t g = 0; g < i.cols / i.group; ++g) {
-      int32_t dot = 0;
-      for (uint32_t c = g * i.group; c < (g + 1u) * i.group; ++c) {
-        dot += (16 * level(high, c) + level(low, c)) * x[c];
-      }
-      const int32_t sub_scale = static_cast<int8_t>(header[g * pack::kTileRows + r]);
-      acc += static_cast<uint32_t>(fixed::FloorShift32(sub_scale * dot, largest - exponents[g]));
-    }
-    const uint8_t* entry = pack_.data() + uint64_t{i.row_table} * pack::kLineBytes + row * 4ull;
-    int16_t mantissa;
-    std::memcpy(&mantissa, entry, 2);
-    return fixed::RoundShiftSat32(int64_t{static_cast<int32_t>(acc)} * mantissa,
-                                  static_cast<int8_t>(entry[2]) - largest - i.fraction);
   }
 
   // --- Traces ---
@@ -339,11 +312,13 @@ class RtlExecutor : public Executor {
   const uint32_t tokens_;  // at once
   uint32_t positions_ = 0;
   std::vector<uint8_t> kv_, kv_low_, results_;
-  uint64_t record_ = 0;
+  // A record of rtl/control/result_write.sv: where its parts begin, and its size.
+  uint64_t activations_at_ = 0, exponents_at_ = 0, record_ = 0;
   uint32_t kv_base_ = 0, kv_low_base_ = 0, result_base_ = 0, program_address_ = 0;
   uint32_t n_tokens_ = 0;
   uint64_t cycles_ = 0;
   uint64_t run_began_ = 0;
+  double clock_hz_ = 0;
   std::vector<Token> state_;
   Trace trace_;
 };
